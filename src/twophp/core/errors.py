@@ -1,0 +1,116 @@
+"""Every error twophp raises, in one tree.
+
+    TwoPHPError
+      ConfigError            a setting cannot work; nothing was started
+      WireError              a message breaks the header contract; nothing was stored
+      Refused                a rule said no; ``code`` names the rule's answer
+      StoreError
+        StoreUnavailable     nothing was written; the same call may be made again
+          StoreOverloaded    the queue in front of the store is full
+        CommitUnknown        the change may or may not be durable; read the key to find out
+        StorePoisoned        an fsync failed; this handle never writes again
+        SchemaMismatch       the database belongs to another version of twophp
+        JournalBroken        the hash chain does not hold
+      VaultError
+        KeyMissing           sealed with a key that is not in the ring
+        Tampered             authentication failed: the bytes or their row were changed
+
+Each carries a stable ``code`` (snake_case, or the exact spelling a source document gives) that programs may
+compare, and a message for people. Adapters map foreign errors onto this tree in one table each; nothing else leaks.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TwoPHPError(Exception):
+    """The base of the tree."""
+
+    default_code: ClassVar[str] = "twophp_error"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+
+
+class ConfigError(TwoPHPError):
+    """A setting cannot work; nothing was started."""
+
+    default_code = "bad_config"
+
+
+class WireError(TwoPHPError):
+    """A message breaks the header contract; nothing was stored."""
+
+    default_code = "bad_request"
+
+    def __init__(self, message: str, *, code: str | None = None, field: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.field = field
+
+
+class Refused(TwoPHPError):
+    """A rule said no; ``code`` names the rule's answer."""
+
+    default_code = "refused"
+
+
+class StoreError(TwoPHPError):
+    """The store could not do what was asked."""
+
+    default_code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """Nothing was written; the same call may be made again."""
+
+    default_code = "store_unavailable"
+
+
+class StoreOverloaded(StoreUnavailable):
+    """The bounded queue in front of the store is full; nothing was written."""
+
+    default_code = "store_overloaded"
+
+
+class CommitUnknown(StoreError):
+    """The change may or may not be durable; reading the key finds out."""
+
+    default_code = "commit_unknown"
+
+
+class StorePoisoned(StoreError):
+    """An fsync failed, so this handle cannot know what is durable and never writes again."""
+
+    default_code = "store_poisoned"
+
+
+class SchemaMismatch(StoreError):
+    """The database belongs to another version of twophp."""
+
+    default_code = "schema_mismatch"
+
+
+class JournalBroken(StoreError):
+    """The journal's hash chain does not hold."""
+
+    default_code = "journal_broken"
+
+
+class VaultError(TwoPHPError):
+    """Sealed bytes cannot be opened."""
+
+    default_code = "vault_error"
+
+
+class KeyMissing(VaultError):
+    """The bytes were sealed with a key that is not in the ring."""
+
+    default_code = "key_missing"
+
+
+class Tampered(VaultError):
+    """Authentication failed: the sealed bytes, or the row they belong to, were changed."""
+
+    default_code = "tampered"
