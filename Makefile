@@ -1,0 +1,52 @@
+# The one entry point for everything a contributor does. Each target does its own set-up on a machine that has
+# python3 with venv and make; what Debian packages a target needs, tools/need brings.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+ARGS   ?=
+
+MAKEFLAGS     += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs lock clean
+.DELETE_ON_ERROR:
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: .venv/.ready ## See it work
+	@$(BIN)/twophp demo --once $(ARGS)
+
+test: lint ## Lint, then every test; ARGS="tests/core -k name" narrows it
+	@tools/need git strace
+	@echo "test: pytest $(ARGS)"
+	@$(BIN)/pytest -q -n 2 $(ARGS)
+
+lint: .venv/.ready ## Style, types and layers
+	@echo "lint: ruff, mypy, import-linter"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --diff .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
+
+bench: .venv/.ready ## Measure, and write bench/latest.json
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: .venv/.ready ## Write the generated pages again
+	@$(BIN)/python -m tools.docs
+
+lock: .venv/.ready ## Pin the newest dependencies by hash in requirements/dev.txt
+	@echo "lock: requirements/dev.txt"
+	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --group dev --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--output-file requirements/dev.txt
+
+clean: ## Remove everything that make made
+	@rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.ready: requirements/dev.txt pyproject.toml
+	@echo "set-up: .venv from requirements/dev.txt"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
