@@ -35,7 +35,13 @@ class Refuse(msgspec.Struct, frozen=True):
     goto: Goto | None = None
 
 
-Cell: TypeAlias = Goto | Replay | Ignore | Refuse
+class Never(msgspec.Struct, frozen=True):
+    """The guards cannot produce this signal in this state; ``why`` says so, and reaching it is our bug."""
+
+    why: str
+
+
+Cell: TypeAlias = Goto | Replay | Ignore | Refuse | Never
 Table: TypeAlias = Mapping[StrEnum, Mapping[StrEnum, Cell]]
 
 

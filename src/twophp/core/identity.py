@@ -1,0 +1,76 @@
+"""Who is who: the identities of the one model, and the digests that bind them.
+
+The registrar contract separates three identities that an idempotency key mixes up. 2PHP plays them like this (A-82):
+
+    logical_request_key    (principal, Client-Correlation-ID)     what may happen once
+    authorization_nonce    Server-Correlation-ID                  what allows it, once, until the deadline
+    attempt_id             one HTTP delivery                      what is merely logged; it keys nothing
+    replay_key             digest over everything that was meant  what tells a retry from another request
+
+Every digest here is SHA-256 over a domain tag and length-prefixed fields. The prefix makes ``("ab", "c")`` and
+``("a", "bc")`` different inputs, and the tag keeps one kind of digest from ever standing for another. Test vectors
+are published in ``docs/vectors/replay_key.json``.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from twophp.core.errors import Refused
+
+PROTOCOL_VERSION = "2PHP/00"
+
+REPLAY_KEY_TAG = b"twophp:replay-key:1"
+PRINCIPAL_TAG = b"twophp:principal:1"
+PAYLOAD_TAG = b"twophp:payload:1"
+
+
+def digest(tag: bytes, *fields: bytes) -> str:
+    """Lower-case hex SHA-256 over the tag and the fields, each behind its length as four big-endian bytes."""
+    state = sha256(len(tag).to_bytes(4, "big") + tag)
+    for field in fields:
+        state.update(len(field).to_bytes(4, "big") + field)
+    return state.hexdigest()
+
+
+def replay_key(
+    *,
+    protocol_version: str,
+    logical_request_key: str,
+    canonical_operation: str,
+    canonical_target: str,
+    deployed_artifact_hash: str,
+    owner_or_approval_binding: str,
+    run_id: str,
+) -> str:
+    """The canonical binding digest (REG-1-14). Neither attempt nor nonce enters it (REG-1-15)."""
+    fields = (
+        protocol_version,
+        logical_request_key,
+        canonical_operation,
+        canonical_target,
+        deployed_artifact_hash,
+        owner_or_approval_binding,
+        run_id,
+    )
+    if not all(fields):  # A-85: a missing field must not silently widen what the digest covers.
+        message = "every field of a replay key must be present and not empty"
+        raise Refused(message, code="incomplete_binding")
+    return digest(REPLAY_KEY_TAG, *(field.encode() for field in fields))
+
+
+def principal_digest(scheme: str, issuer: str, subject: str, tenant: str = "") -> str:
+    """An identity, not a credential (A-60): tokens rotate, and the intent must stay its owner's."""
+    return digest(PRINCIPAL_TAG, scheme.encode(), issuer.encode(), subject.encode(), tenant.encode())
+
+
+def payload_digest(content_type: str, body: bytes) -> str:
+    """What was sent, for the fingerprint of A-32."""
+    return digest(PAYLOAD_TAG, content_type.encode(), body)
+
+
+def intent_replay_key(*, principal: str, client_correlation_id: str, method: str, target: str, payload: str) -> str:
+    """The replay key of an HTTP intent (A-82): there is no run, so that field alone is empty."""
+    logical_request_key = f"{principal}/{client_correlation_id}"
+    fields = (PROTOCOL_VERSION, logical_request_key, method, target, payload, principal, "")
+    return digest(REPLAY_KEY_TAG, *(field.encode() for field in fields))

@@ -1,0 +1,98 @@
+"""The intent: one registered mutation, from Phase 1 to its tombstone."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from twophp.core.records import Instant, Key
+
+INTENT: Final = "intent"
+BY_SERVER_ID: Final = "intent.server_correlation_id"
+BY_LOGICAL_KEY: Final = "intent.logical_request_key"
+
+
+class Phase(StrEnum):
+    """The six states of the draft (§7), and the state of what is not there."""
+
+    ABSENT = "ABSENT"
+    WAITING_CONFIRM = "WAITING_CONFIRM"
+    PROCESSING = "PROCESSING"
+    COMMITTED = "COMMITTED"
+    FAILED = "FAILED"
+    TTL_EXPIRED = "TTL_EXPIRED"
+    ABANDONED = "ABANDONED"
+
+    __hash__ = str.__hash__  # Enum's own is a Python call, and every decision hashes a state twice.
+
+
+class Mode(StrEnum):
+    """How the two phases travel (draft §5.5.8)."""
+
+    STANDARD = "standard"
+    ASYNC = "async"
+    AUTO_CONFIRM = "auto_confirm"
+    TRANSPARENT = "transparent"
+
+    __hash__ = str.__hash__
+
+
+CONFIRMED_BY_SERVER: Final = frozenset({Mode.AUTO_CONFIRM, Mode.TRANSPARENT})
+SETTLED: Final = frozenset({Phase.COMMITTED, Phase.FAILED})
+UNCONFIRMED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """The server's record. Fields stand in the order of the store's columns, so a row becomes a record at once."""
+
+    client_correlation_id: str
+    server_correlation_id: str
+    principal: str  # Digest of who registered it (A-60); the confirm must come from the same.
+    replay_key: str  # Digest of what was meant (A-82); a retry has the same, anything else is another request.
+    callback: str  # Digest of the callback URL, empty without one. A retry must name the same (T2).
+    client_id_is_proxy: bool  # The server made the client id up (A-35).
+    mode: Mode
+    service_endpoint: str
+    path: str  # The raw Phase 1 path; only its own confirm URL may confirm it (A-01).
+    received_at: Instant
+    ttl_ms: int
+    delta_ms: int
+    # What follows changes on the way; what stands above never does.
+    phase: Phase = Phase.ABSENT
+    version: int = 0
+    confirmed_at: Instant | None = None  # Arrival of Phase 2; None when the server confirmed by itself (A-44).
+    settled_at: Instant | None = None  # When the last phase was reached, whichever it is.
+    status: int | None = None
+    resource_id: str | None = None
+    owner: str | None = None  # Who executes it, until when, and the fence that only the latest owner holds (A-34).
+    lease_until: Instant | None = None
+    fence: int = 0
+    has_payload: bool = True
+    transaction_reference: str | None = None
+    due_at: Instant | None = None
+
+    @property
+    def deadline_at(self) -> Instant:
+        """The PONR deadline the client was told: expired from this instant on (A-26)."""
+        return self.received_at + self.ttl_ms
+
+    @property
+    def abandoned_at(self) -> Instant:
+        """The end of the grace nobody is told about (draft §5.4): abandoned from this instant on."""
+        return self.received_at + self.ttl_ms + self.delta_ms
+
+    def keys(self) -> tuple[Key, ...]:
+        """Found by its nonce, and by the logical key that may be used once."""
+        return by_server_id(self.server_correlation_id), by_logical_key(self.principal, self.client_correlation_id)
+
+
+def by_server_id(server_correlation_id: str) -> Key:
+    """The key a Phase 2, a status read or a worker looks for."""
+    return Key(BY_SERVER_ID, (server_correlation_id,))
+
+
+def by_logical_key(principal: str, client_correlation_id: str) -> Key:
+    """The key a Phase 1 uses up (A-32: scoped by identity, so nobody can squat on another's ids)."""
+    return Key(BY_LOGICAL_KEY, (principal, client_correlation_id))

@@ -1,0 +1,439 @@
+"""The phase machine: every rule about an intent's state, and nothing else.
+
+Theory. An intent is registered, confirmed, settled and remembered. Time moves it too: unconfirmed at its deadline it
+is TTL_EXPIRED, at the end of the grace ABANDONED. Two things follow.
+
+* Nothing outside this file changes an intent's phase. ``decide`` looks at the intent, a command and the time, names
+  the *signal* they amount to (``_signal_of_...``: all guards live there), and looks the signal up in ``TABLE``.
+* Time is lazy. Whoever meets an overdue intent, a request or the sweeper, ages it by the same two cells before
+  anything else is decided, so behaviour never depends on how often the sweeper comes by (A-27). The one exception is
+  the confirm that arrived in time and waited in a queue: it finds the intent as it was (A-20).
+
+``decide`` is a pure function. It returns what is to become of the intent and the steps to write into the journal;
+the store runs it inside its transaction, so of two racing commands one sees what the other did.
+
+    Phase 1   REGISTER, REGISTER_AUTO, REGISTER_OTHER, REGISTER_OTHER_MODE    (T2)
+    Phase 2   CONFIRM, CONFIRM_LATE, CONFIRM_EXPIRED, CONFIRM_OTHER           (T1)
+    time      EXPIRE, ABANDON, RECOVER, PURGE, FORGET, IDLE
+    worker    SUCCEED, FAIL, RENEW, STALE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from hmac import compare_digest
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from twophp.core.intent import CONFIRMED_BY_SERVER, INTENT, UNCONFIRMED, Intent, Mode, Phase
+from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
+from twophp.core.policy import Policy
+from twophp.core.records import Instant, JournalEvent
+
+
+class Signal(StrEnum):
+    """What a command amounts to, once its guards have been weighed."""
+
+    REGISTER = "REGISTER"  # Phase 1; a known id comes with the same fingerprint.
+    REGISTER_AUTO = "REGISTER_AUTO"  # Phase 1 that the server confirms by itself (draft §5.5).
+    REGISTER_OTHER = "REGISTER_OTHER"  # A known id with another fingerprint.
+    REGISTER_OTHER_MODE = "REGISTER_OTHER_MODE"  # A known id in another mode or with another callback.
+    CONFIRM = "CONFIRM"  # Phase 2 that arrived before the deadline, or whose intent is past the PONR anyway.
+    CONFIRM_LATE = "CONFIRM_LATE"  # Arrived inside the grace; REUSE and its guard let it in (draft §8.2).
+    CONFIRM_EXPIRED = "CONFIRM_EXPIRED"  # Arrived too late.
+    CONFIRM_OTHER = "CONFIRM_OTHER"  # Both ids are right and the identity is not (draft §13.2).
+    EXPIRE = "EXPIRE"  # The deadline has passed.
+    ABANDON = "ABANDON"  # The grace has passed as well.
+    RECOVER = "RECOVER"  # The lease ran out: whoever held it is dead or too late (A-34).
+    PURGE = "PURGE"  # The payload was kept long enough (A-62).
+    FORGET = "FORGET"  # The tombstone's horizon has passed (A-83).
+    IDLE = "IDLE"  # Looked at, and nothing was due.
+    SUCCEED = "SUCCEED"  # The handler finished; said by the holder of the fence.
+    FAIL = "FAIL"  # The handler failed; said by the holder of the fence.
+    RENEW = "RENEW"  # The handler still lives; said by the holder of the fence.
+    STALE = "STALE"  # Said by somebody whose fence was taken over.
+
+    __hash__ = str.__hash__
+
+
+# Codes of the refusals. The wire maps them to statuses; nothing here knows HTTP.
+UNKNOWN: Final = "unknown_intent"
+TTL_EXPIRED: Final = "ttl_expired"
+OTHER_IDENTITY: Final = "other_identity"
+FINGERPRINT_MISMATCH: Final = "fingerprint_mismatch"
+MODE_MISMATCH: Final = "mode_mismatch"
+NOT_PROCESSING: Final = "not_processing"
+ALREADY_SETTLED: Final = "already_settled"
+FENCE_LOST: Final = "fence_lost"
+
+_S, _P = Signal, Phase
+_REPLAY, _IGNORE = Replay(), Ignore()
+_UNKNOWN, _EXPIRED, _STRANGER = Refuse(UNKNOWN), Refuse(TTL_EXPIRED), Refuse(OTHER_IDENTITY)
+_NOT_PROCESSING, _SETTLED, _FENCE_LOST = Refuse(NOT_PROCESSING), Refuse(ALREADY_SETTLED), Refuse(FENCE_LOST)
+
+
+def _never(why: str, *signals: Signal) -> dict[Signal, Cell]:
+    return dict.fromkeys(signals, Never(why))
+
+
+# A known id with another request, and the right ids from another principal, are refused whatever became of the intent.
+_STRANGERS: Final[dict[Signal, Cell]] = {
+    _S.REGISTER_OTHER: Refuse(FINGERPRINT_MISMATCH),  # T2
+    _S.REGISTER_OTHER_MODE: Refuse(MODE_MISMATCH),  # T2, last row
+    _S.CONFIRM_OTHER: _STRANGER,  # T1 row 5, draft §13.2: the state stays.
+}
+_NO_WORKER: Final[dict[Signal, Cell]] = dict.fromkeys((_S.SUCCEED, _S.FAIL, _S.RENEW, _S.STALE), _NOT_PROCESSING)
+_AUTO_NEVER_WAITS: Final = _never("auto-confirm leaves WAITING_CONFIRM in the change that enters it", _S.REGISTER_AUTO)
+
+TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
+    _P.ABSENT: {
+        _S.REGISTER: Goto((_P.WAITING_CONFIRM,)),  # draft §6
+        # Two steps, one change: nobody ever sees the intent waiting (draft §5.5.7).
+        _S.REGISTER_AUTO: Goto((_P.WAITING_CONFIRM, _P.PROCESSING)),
+        _S.CONFIRM: _UNKNOWN,  # T1 row 4
+        _S.SUCCEED: _UNKNOWN,
+        _S.FAIL: _UNKNOWN,
+        _S.RENEW: _UNKNOWN,
+        _S.IDLE: _IGNORE,
+        **_never("there is nothing to compare with", _S.REGISTER_OTHER, _S.REGISTER_OTHER_MODE, _S.CONFIRM_OTHER),
+        **_never("there is no deadline", _S.CONFIRM_LATE, _S.CONFIRM_EXPIRED, _S.EXPIRE, _S.ABANDON),
+        **_never("there is no lease, no payload, no tombstone", _S.STALE, _S.RECOVER, _S.PURGE, _S.FORGET),
+    },
+    _P.WAITING_CONFIRM: {
+        **_STRANGERS,
+        **_NO_WORKER,
+        **_AUTO_NEVER_WAITS,
+        _S.REGISTER: _REPLAY,  # T2 row 1: the same registration again, its deadline never extended.
+        _S.CONFIRM: Goto((_P.PROCESSING,)),  # T1 row 9: the point of no return.
+        _S.EXPIRE: Goto((_P.TTL_EXPIRED,)),  # draft §6
+        _S.ABANDON: Goto((_P.TTL_EXPIRED, _P.ABANDONED)),  # Nobody looked during the grace: both steps, one change.
+        _S.IDLE: _IGNORE,
+        **_never("a late confirm has aged the intent before it is judged", _S.CONFIRM_LATE, _S.CONFIRM_EXPIRED),
+        **_never("only what ran or ended has one", _S.RECOVER, _S.PURGE, _S.FORGET),
+    },
+    _P.TTL_EXPIRED: {
+        **_STRANGERS,
+        **_NO_WORKER,
+        **_AUTO_NEVER_WAITS,
+        _S.REGISTER: _EXPIRED,  # T2 row 4: a new id is required (draft §8.2).
+        # The confirm arrived in time and the sweeper was quicker (A-20): the grace is there for this very race.
+        _S.CONFIRM: Goto((_P.PROCESSING,)),
+        _S.CONFIRM_LATE: Goto((_P.PROCESSING,)),  # T1 row 10, A-22: the edge that REUSE implies.
+        _S.CONFIRM_EXPIRED: _EXPIRED,  # T1 row 11
+        _S.ABANDON: Goto((_P.ABANDONED,)),  # draft §6
+        _S.IDLE: _IGNORE,
+        **_never("it has expired already", _S.EXPIRE),
+        **_never("only what ran or ended has one", _S.RECOVER, _S.PURGE, _S.FORGET),
+    },
+    _P.ABANDONED: {
+        **_STRANGERS,
+        **_NO_WORKER,
+        **_AUTO_NEVER_WAITS,
+        _S.REGISTER: _EXPIRED,  # A-21: who could tell ABANDONED from TTL_EXPIRED would learn the grace.
+        _S.CONFIRM: _EXPIRED,
+        _S.CONFIRM_EXPIRED: _EXPIRED,  # T1 row 11
+        _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
+        _S.IDLE: _IGNORE,
+        **_never("the grace is over", _S.CONFIRM_LATE, _S.EXPIRE, _S.ABANDON),
+        **_never("it never ran, and its payload went when it was abandoned", _S.RECOVER, _S.PURGE),
+    },
+    _P.PROCESSING: {
+        **_STRANGERS,
+        _S.REGISTER: _REPLAY,  # T2 row 2
+        _S.REGISTER_AUTO: _REPLAY,
+        _S.CONFIRM: _REPLAY,  # T1 row 8: one runs, the others get its answer (A-33).
+        _S.CONFIRM_EXPIRED: _EXPIRED,  # Only with literal_ttl_reject (A-30).
+        _S.RECOVER: Goto((_P.PROCESSING,), "recovered"),  # A new fence: the old holder can no longer settle.
+        _S.SUCCEED: Goto((_P.COMMITTED,)),  # draft §6
+        _S.FAIL: Goto((_P.FAILED,)),  # draft §6
+        _S.RENEW: Goto((_P.PROCESSING,)),
+        _S.STALE: _FENCE_LOST,
+        _S.IDLE: _IGNORE,
+        **_never("the TTL binds only what is unconfirmed (A-30)", _S.CONFIRM_LATE, _S.EXPIRE, _S.ABANDON),
+        **_never("it has not ended", _S.PURGE, _S.FORGET),
+    },
+    _P.COMMITTED: {
+        **_STRANGERS,
+        _S.REGISTER: _REPLAY,  # T2 row 3
+        _S.REGISTER_AUTO: _REPLAY,
+        _S.CONFIRM: _REPLAY,  # T1 row 6, draft §8.1: the same response, for the whole horizon (A-30).
+        _S.CONFIRM_EXPIRED: _EXPIRED,  # Only with literal_ttl_reject (A-30).
+        _S.PURGE: Goto((_P.COMMITTED,), "payload_purged"),
+        _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
+        _S.SUCCEED: _REPLAY,  # Said twice after a CommitUnknown: it is what was decided.
+        _S.FAIL: _SETTLED,
+        _S.RENEW: _SETTLED,
+        _S.STALE: _FENCE_LOST,
+        _S.IDLE: _IGNORE,
+        **_never("the TTL binds only what is unconfirmed (A-30)", _S.CONFIRM_LATE, _S.EXPIRE, _S.ABANDON),
+        **_never("its lease ended with it", _S.RECOVER),
+    },
+    _P.FAILED: {
+        **_STRANGERS,
+        _S.REGISTER: _REPLAY,  # T2 row 3
+        _S.REGISTER_AUTO: _REPLAY,
+        _S.CONFIRM: _REPLAY,  # T1 row 7
+        _S.CONFIRM_EXPIRED: _EXPIRED,  # Only with literal_ttl_reject (A-30).
+        _S.PURGE: Goto((_P.FAILED,), "payload_purged"),
+        _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
+        _S.SUCCEED: _SETTLED,
+        _S.FAIL: _REPLAY,
+        _S.RENEW: _SETTLED,
+        _S.STALE: _FENCE_LOST,
+        _S.IDLE: _IGNORE,
+        **_never("the TTL binds only what is unconfirmed (A-30)", _S.CONFIRM_LATE, _S.EXPIRE, _S.ABANDON),
+        **_never("its lease ended with it", _S.RECOVER),
+    },
+}
+
+
+class Register(msgspec.Struct, frozen=True, kw_only=True):
+    """Phase 1. ``server_correlation_id`` is a fresh one, used only if the intent is new."""
+
+    client_correlation_id: str
+    server_correlation_id: str
+    principal: str
+    replay_key: str
+    mode: Mode
+    service_endpoint: str
+    path: str
+    arrived_at: Instant
+    requested_ttl_ms: int | None = None
+    callback: str = ""
+    client_id_is_proxy: bool = False
+    owner: str = ""
+
+
+class Confirm(msgspec.Struct, frozen=True, kw_only=True):
+    """Phase 2. ``guard_passed`` is the late-confirm guard's word (A-24); it matters only inside the grace."""
+
+    client_correlation_id: str
+    server_correlation_id: str
+    principal: str
+    path: str
+    arrived_at: Instant
+    owner: str
+    guard_passed: bool = False
+
+
+class Settle(msgspec.Struct, frozen=True, kw_only=True):
+    """The handler's outcome, from whoever holds ``fence``."""
+
+    fence: int
+    succeeded: bool
+    status: int
+    resource_id: str | None = None
+    transaction_reference: str | None = None
+
+
+class Renew(msgspec.Struct, frozen=True, kw_only=True):
+    """The heartbeat of whoever holds ``fence``."""
+
+    fence: int
+
+
+class Attend(msgspec.Struct, frozen=True, kw_only=True):
+    """The sweeper's visit: do whatever time makes due. ``owner`` takes over an intent whose lease ran out."""
+
+    owner: str = ""
+
+
+Command: TypeAlias = Register | Confirm | Settle | Renew | Attend
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What ``decide`` found: the verdict, the intent as it is to be stored, and the history to write with it."""
+
+    verdict: Cell
+    intent: Intent | None
+    steps: tuple[JournalEvent, ...] = ()
+    changed: bool = False
+
+    @property
+    def code(self) -> str | None:
+        """The refusal's code, or None."""
+        return self.verdict.code if type(self.verdict) is Refuse else None
+
+
+def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy) -> Decision:
+    """What ``command`` means for ``intent`` at ``now``. Pure: the same arguments give the same decision."""
+    match command:
+        case Confirm():
+            now = max(now, command.arrived_at)  # A-29: time never runs backwards between arrival and decision.
+            if intent is not None and not _is_addressed_by(command, intent):
+                return Decision(_UNKNOWN, None)  # T1 row 4, A-67: a wrong id or path looks like no intent at all.
+            signal = _signal_of_confirm(intent, command, now, policy)
+        case Register():
+            now = max(now, command.arrived_at)
+            signal = _signal_of_register(intent, command)
+        case Attend():
+            signal = _signal_of_attend(intent, now)
+        case _:
+            signal = _signal_of_worker(intent, command)
+    if intent is not None and signal in _AGES_FIRST and intent.phase in UNCONFIRMED and now >= intent.deadline_at:
+        return _age_then_take(intent, signal, command, now, policy)
+    return _take(intent, signal, command, now, policy)
+
+
+_AGES_FIRST: Final = frozenset({Signal.REGISTER, Signal.CONFIRM_LATE, Signal.CONFIRM_EXPIRED})
+
+
+def _is_addressed_by(confirm: Confirm, intent: Intent) -> bool:
+    return compare_digest(confirm.client_correlation_id, intent.client_correlation_id) and confirm.path == intent.path
+
+
+def _signal_of_register(intent: Intent | None, command: Register) -> Signal:
+    if intent is not None:
+        if intent.replay_key != command.replay_key:  # REG-1-04: one key stands for one effect.
+            return Signal.REGISTER_OTHER
+        if intent.mode is not command.mode or intent.callback != command.callback:
+            return Signal.REGISTER_OTHER_MODE
+    return Signal.REGISTER_AUTO if command.mode in CONFIRMED_BY_SERVER else Signal.REGISTER
+
+
+def _signal_of_confirm(intent: Intent | None, command: Confirm, now: Instant, policy: Policy) -> Signal:
+    if intent is None:
+        return Signal.CONFIRM
+    if not compare_digest(command.principal, intent.principal):
+        return Signal.CONFIRM_OTHER
+    in_time = command.arrived_at < intent.deadline_at  # A-20: judged by arrival. A-26: the deadline is exclusive.
+    if intent.phase not in UNCONFIRMED:
+        expired = policy.literal_ttl_reject and not in_time
+        return Signal.CONFIRM_EXPIRED if expired else Signal.CONFIRM
+    if now >= intent.abandoned_at:
+        return Signal.CONFIRM_EXPIRED
+    if in_time:
+        return Signal.CONFIRM
+    return Signal.CONFIRM_LATE if policy.replay == "REUSE" and command.guard_passed else Signal.CONFIRM_EXPIRED
+
+
+def _signal_of_worker(intent: Intent | None, command: Settle | Renew) -> Signal:
+    if intent is not None and intent.fence != command.fence:
+        return Signal.STALE
+    if isinstance(command, Renew):
+        return Signal.RENEW
+    return Signal.SUCCEED if command.succeeded else Signal.FAIL
+
+
+def _signal_of_attend(intent: Intent | None, now: Instant) -> Signal:
+    if intent is None or intent.due_at is None or now < intent.due_at:
+        return Signal.IDLE
+    if intent.phase in UNCONFIRMED:
+        return _ageing(intent, now)
+    if intent.phase is Phase.PROCESSING:
+        return Signal.RECOVER
+    return Signal.PURGE if intent.has_payload else Signal.FORGET
+
+
+def _ageing(intent: Intent, now: Instant) -> Signal:
+    return Signal.ABANDON if now >= intent.abandoned_at else Signal.EXPIRE
+
+
+def _age_then_take(intent: Intent, signal: Signal, command: Command, now: Instant, policy: Policy) -> Decision:
+    """Time first, then the command, both in one change."""
+    if intent.phase is Phase.TTL_EXPIRED and now < intent.abandoned_at:
+        return _take(intent, signal, command, now, policy)
+    aged = _take(intent, _ageing(intent, now), command, now, policy)
+    taken = _take(aged.intent, signal, command, now, policy)
+    assert taken.intent is not None
+    merged = msgspec.structs.replace(taken.intent, version=intent.version + 1)
+    return Decision(taken.verdict, merged, aged.steps + taken.steps, changed=True)
+
+
+def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant, policy: Policy) -> Decision:
+    """Look the cell up and, if it says so, walk its path: one change, one new version, one step per state."""
+    cell = TABLE[Phase.ABSENT if intent is None else intent.phase][signal]
+    if type(cell) is not Goto:
+        assert type(cell) is not Never, cell.why
+        return Decision(cell, intent)
+    before: StrEnum = Phase.ABSENT
+    if intent is None:
+        assert isinstance(command, Register)
+        intent = _registered(command, policy)
+    else:
+        before = intent.phase
+    news: dict[str, Any] = {"version": intent.version + 1}
+    steps = []
+    for after in cell.path:
+        at = _ENTER[after](intent, news, command, now, policy)
+        if after is not before or cell.event:
+            fence = news.get("fence", intent.fence)
+            subject, event = intent.server_correlation_id, cell.event or after.value
+            steps.append(JournalEvent(INTENT, subject, event, before.value, after.value, at, now, fence))
+        before = after
+    return Decision(cell, msgspec.structs.replace(intent, phase=before, **news), tuple(steps), changed=True)
+
+
+def _registered(command: Register, policy: Policy) -> Intent:
+    return Intent(
+        client_correlation_id=command.client_correlation_id,
+        server_correlation_id=command.server_correlation_id,
+        principal=command.principal,
+        replay_key=command.replay_key,
+        callback=command.callback,
+        client_id_is_proxy=command.client_id_is_proxy,
+        mode=command.mode,
+        service_endpoint=command.service_endpoint,
+        path=command.path,
+        received_at=command.arrived_at,
+        ttl_ms=policy.effective_ttl_ms(command.requested_ttl_ms),
+        delta_ms=policy.delta_ms,
+    )
+
+
+# Entering a state: write what it changes into ``news``, say when the next visit is due, return when it became true.
+
+
+def _enter_waiting(intent: Intent, news: dict[str, Any], _command: Command, now: Instant, _policy: Policy) -> Instant:
+    news["due_at"] = intent.deadline_at
+    return now
+
+
+def _enter_processing(intent: Intent, news: dict[str, Any], command: Command, now: Instant, policy: Policy) -> Instant:
+    news["lease_until"] = news["due_at"] = now + policy.lease_ms
+    if not isinstance(command, Renew):  # A heartbeat keeps its fence; whoever enters or takes over gets a new one.
+        assert isinstance(command, Register | Confirm | Attend)
+        news.update(owner=command.owner, fence=intent.fence + 1, settled_at=None)
+    if isinstance(command, Confirm):
+        news["confirmed_at"] = command.arrived_at
+    return now
+
+
+def _enter_settled(intent: Intent, news: dict[str, Any], command: Command, now: Instant, policy: Policy) -> Instant:
+    if isinstance(command, Attend):  # PURGE: the payload goes, the outcome stays.
+        assert intent.settled_at is not None
+        news.update(has_payload=False, due_at=max(now, intent.settled_at + policy.horizon_ms))
+        return now
+    assert isinstance(command, Settle)
+    news.update(settled_at=now, status=command.status, resource_id=command.resource_id, owner=None, lease_until=None)
+    news.update(transaction_reference=command.transaction_reference, due_at=now + policy.payload_retention_ms)
+    return now
+
+
+def _enter_expired(intent: Intent, news: dict[str, Any], _command: Command, _now: Instant, _policy: Policy) -> Instant:
+    news.update(settled_at=intent.deadline_at, due_at=intent.abandoned_at)
+    return intent.deadline_at  # A-27: true from the deadline on, whenever it is noticed.
+
+
+def _enter_abandoned(intent: Intent, news: dict[str, Any], _command: Command, _now: Instant, policy: Policy) -> Instant:
+    ended_at = intent.abandoned_at
+    news.update(settled_at=ended_at, has_payload=False, due_at=ended_at + policy.horizon_ms)
+    return ended_at
+
+
+def _enter_absent(_intent: Intent, news: dict[str, Any], _command: Command, now: Instant, _policy: Policy) -> Instant:
+    news["due_at"] = None
+    return now
+
+
+_ENTER: Final[Mapping[StrEnum, Callable[[Intent, dict[str, Any], Command, Instant, Policy], Instant]]] = {
+    Phase.WAITING_CONFIRM: _enter_waiting,
+    Phase.PROCESSING: _enter_processing,
+    Phase.COMMITTED: _enter_settled,
+    Phase.FAILED: _enter_settled,
+    Phase.TTL_EXPIRED: _enter_expired,
+    Phase.ABANDONED: _enter_abandoned,
+    Phase.ABSENT: _enter_absent,
+}

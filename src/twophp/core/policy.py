@@ -1,0 +1,100 @@
+"""How one endpoint behaves: its times, its mode, and what it does with a late or a crashed call.
+
+The three presets are the draft's recommended defaults (§12.3). Every timer stands alone: none shortens another
+(Part 3, "must stay separate").
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self, TypeAlias
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+
+SECOND_MS = 1_000
+HOUR_MS = 3_600 * SECOND_MS
+DAY_MS = 24 * HOUR_MS
+
+# An integer that every JSON reader can hold; a longer wish for a TTL is no wish at all (A-23).
+MAX_REQUESTED_TTL_MS = 2**53
+
+ReplayPolicy: TypeAlias = Literal["REJECT", "REUSE"]
+ServeMode: TypeAlias = Literal["sync", "async"]
+CrashPolicy: TypeAlias = Literal["fail", "rerun"]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """One endpoint's rules. Build it from a preset: ``Policy.standard(replay="REUSE")``."""
+
+    ttl_ms: int
+    delta_ms: int
+    max_ttl_ms: int = 0  # 0: four times the TTL.
+    mode: ServeMode = "sync"
+    replay: ReplayPolicy = "REJECT"
+    on_crash: CrashPolicy = "fail"
+    transparent: bool = False
+    allow_shorter_ttl: bool = False
+    literal_ttl_reject: bool = False
+    processing_timeout_ms: int = 30 * SECOND_MS
+    lease_ms: int = 30 * SECOND_MS
+    payload_retention_ms: int = DAY_MS
+    horizon_ms: int = 7 * DAY_MS
+
+    def __post_init__(self) -> None:
+        if not self.max_ttl_ms:
+            msgspec.structs.force_setattr(self, "max_ttl_ms", 4 * self.ttl_ms)
+        for problem in self._problems():
+            raise ConfigError(problem, code="bad_policy")
+
+    def _problems(self) -> list[str]:
+        longest_wait_ms = self.max_ttl_ms + self.delta_ms
+        rules = [
+            (self.ttl_ms > 0, "ttl_ms must be positive"),
+            (self.delta_ms >= 0, "delta_ms must not be negative"),
+            (self.max_ttl_ms >= self.ttl_ms, "max_ttl_ms must not be below ttl_ms"),
+            (self.mode in ("sync", "async"), "mode is 'sync' or 'async'"),
+            (self.replay in ("REJECT", "REUSE"), "replay is 'REJECT' or 'REUSE'"),
+            (self.on_crash in ("fail", "rerun"), "on_crash is 'fail' or 'rerun'"),
+            (self.processing_timeout_ms > 0, "processing_timeout_ms must be positive"),
+            # A-81: obligations opened by the handler must not outlive the lease that guards them.
+            (self.lease_ms >= self.processing_timeout_ms, "lease_ms must not be below processing_timeout_ms"),
+            (self.payload_retention_ms >= 0, "payload_retention_ms must not be negative"),
+            # A-83: a tombstone that goes too soon re-opens the door to a replay.
+            (self.horizon_ms >= max(DAY_MS, 10 * longest_wait_ms), "horizon_ms: 24 h and 10 x (max TTL + delta) at least"),
+            (self.horizon_ms >= self.payload_retention_ms, "horizon_ms must not be below payload_retention_ms"),
+        ]
+        return [problem for holds, problem in rules if not holds]
+
+    @classmethod
+    def low_latency(cls, **changes: object) -> Self:
+        """TTL 5 s, grace 1 s (draft §12.3)."""
+        return cls._preset({"ttl_ms": 5_000, "delta_ms": 1_000}, changes)
+
+    @classmethod
+    def standard(cls, **changes: object) -> Self:
+        """TTL 30 s, grace 5 s (draft §12.3). The default."""
+        return cls._preset({"ttl_ms": 30_000, "delta_ms": 5_000}, changes)
+
+    @classmethod
+    def long_running(cls, **changes: object) -> Self:
+        """TTL 120 s, grace 10 s (draft §12.3)."""
+        return cls._preset({"ttl_ms": 120_000, "delta_ms": 10_000}, changes)
+
+    @classmethod
+    def _preset(cls, defaults: dict[str, object], changes: dict[str, object]) -> Self:
+        unknown = changes.keys() - set(cls.__struct_fields__)
+        if unknown:
+            message = f"unknown policy setting: {', '.join(sorted(unknown))}"
+            raise ConfigError(message, code="bad_policy")
+        try:
+            return msgspec.convert(defaults | changes, cls)
+        except msgspec.ValidationError as error:
+            raise ConfigError(str(error), code="bad_policy") from error
+
+    def effective_ttl_ms(self, requested_ttl_ms: int | None) -> int:
+        """The TTL in force: a wish may lengthen it up to the cap, and shorten it only where allowed (A-23)."""
+        if requested_ttl_ms is None or not 0 < requested_ttl_ms <= MAX_REQUESTED_TTL_MS:
+            return self.ttl_ms
+        floor_ms = 1 if self.allow_shorter_ttl else self.ttl_ms
+        return max(floor_ms, min(requested_ttl_ms, self.max_ttl_ms))
