@@ -10,7 +10,7 @@ import msgspec
 from twophp.core.records import Instant, Key
 
 INTENT: Final = "intent"
-BY_SERVER_ID: Final = "intent.server_correlation_id"
+BY_PAIR: Final = "intent.pair"
 BY_LOGICAL_KEY: Final = "intent.logical_request_key"
 
 
@@ -84,15 +84,16 @@ class Intent(msgspec.Struct, frozen=True):
         return self.received_at + self.ttl_ms + self.delta_ms
 
     def keys(self) -> tuple[Key, ...]:
-        """Found by its nonce, and by the logical key that may be used once."""
-        return by_server_id(self.server_correlation_id), by_logical_key(self.principal, self.client_correlation_id)
+        """Found by the pair of ids both sides know, and by the logical key that may be used once."""
+        client_id = self.client_correlation_id
+        return by_pair(client_id, self.server_correlation_id), by_logical_key(self.principal, client_id)
 
 
-def by_server_id(server_correlation_id: str) -> Key:
-    """The key a Phase 2, a status read or a worker looks for."""
-    return Key(BY_SERVER_ID, (server_correlation_id,))
+def by_pair(client_correlation_id: str, server_correlation_id: str) -> Key:
+    """The key a Phase 2, a status read or a worker looks for: whoever they are, they know both ids."""
+    return Key(BY_PAIR, (client_correlation_id, server_correlation_id))
 
 
 def by_logical_key(principal: str, client_correlation_id: str) -> Key:
     """The key a Phase 1 uses up (A-32: scoped by identity, so nobody can squat on another's ids)."""
-    return Key(BY_LOGICAL_KEY, (principal, client_correlation_id))
+    return Key(BY_LOGICAL_KEY, (client_correlation_id, principal))

@@ -48,7 +48,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(problem, code="bad_policy")
 
     def _problems(self) -> list[str]:
-        longest_wait_ms = self.max_ttl_ms + self.delta_ms
+        shortest_horizon_ms = max(DAY_MS, 10 * (self.max_ttl_ms + self.delta_ms))
         rules = [
             (self.ttl_ms > 0, "ttl_ms must be positive"),
             (self.delta_ms >= 0, "delta_ms must not be negative"),
@@ -61,7 +61,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             (self.lease_ms >= self.processing_timeout_ms, "lease_ms must not be below processing_timeout_ms"),
             (self.payload_retention_ms >= 0, "payload_retention_ms must not be negative"),
             # a tombstone that goes too soon re-opens the door to a replay.
-            (self.horizon_ms >= max(DAY_MS, 10 * longest_wait_ms), "horizon_ms: 24 h and 10 x (max TTL + delta) at least"),
+            (self.horizon_ms >= shortest_horizon_ms, "horizon_ms must be at least 24 h and 10 x (max TTL + delta)"),
             (self.horizon_ms >= self.payload_retention_ms, "horizon_ms must not be below payload_retention_ms"),
         ]
         return [problem for holds, problem in rules if not holds]

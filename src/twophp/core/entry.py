@@ -1,0 +1,110 @@
+"""The ledger row: sixteen fields that say who registered what, on which side, and how it ended (draft §9.8).
+
+A row is a *projection*: it is computed from the record it mirrors and never edited, so the ledger cannot disagree with
+the machine. Two rows describe one call, one per actor (draft §10.2), joined by the pair of correlation ids.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from twophp.core.intent import Intent, Mode, Phase
+from twophp.core.records import Instant
+
+Actor: TypeAlias = Literal["client", "server"]
+
+# A-45: FAILED is an outcome too; the draft's list forgot it, and an audit must not.
+OUTCOMES: Final = frozenset({Phase.COMMITTED, Phase.FAILED, Phase.TTL_EXPIRED, Phase.ABANDONED})
+# A-49: a client never learns that the server cleaned up.
+CLIENT_PHASES: Final = frozenset(Phase) - {Phase.ABSENT, Phase.ABANDONED}
+
+
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """The draft's sixteen fields in its order, then three of ours. Times are epoch milliseconds until they leave."""
+
+    client_correlation_id: str
+    server_correlation_id: str
+    service_ledger_id: str  # The GUID of whoever wrote the row (draft §12.4).
+    service_endpoint: str  # "<service><path>", the same on both rows of a pair (A-55).
+    actor: Actor
+    source: str
+    target: str | None
+    parent_reference_id: str
+    phase: Phase
+    phase_1_timestamp: Instant
+    phase_2_timestamp: Instant | None
+    ttl_ms: int
+    outcome: Phase | None
+    payload_ref: str | None  # A pointer, never the payload.
+    sync_timestamp: Instant | None  # Assigned by the central ledger; any newer version clears it (A-57).
+    transaction_reference: str | None
+    version: int
+    mode: Mode
+    client_id_is_proxy: bool
+
+
+FIELDS: Final = LedgerEntry.__struct_fields__[:16]
+"""The names of the draft's sixteen fields, in its order."""
+
+
+class Writer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes rows: the service's name and the GUID its ledger was registered under."""
+
+    source: str
+    service_ledger_id: str
+
+
+def outcome_of(phase: Phase) -> Phase | None:
+    """None while the intent is open (A-45)."""
+    return phase if phase in OUTCOMES else None
+
+
+def server_entry(intent: Intent, writer: Writer) -> LedgerEntry:
+    """The server's row: its parent is the id its caller supplied, and it has no target (draft §10.2)."""
+    return LedgerEntry(
+        intent.client_correlation_id,
+        intent.server_correlation_id,
+        writer.service_ledger_id,
+        intent.service_endpoint,
+        "server",
+        writer.source,
+        None,
+        intent.client_correlation_id,
+        intent.phase,
+        intent.received_at,
+        intent.confirmed_at,
+        intent.ttl_ms,
+        outcome_of(intent.phase),
+        payload_ref(intent.server_correlation_id) if intent.has_payload else None,
+        None,
+        intent.transaction_reference,
+        intent.version,
+        intent.mode,
+        intent.client_id_is_proxy,
+    )
+
+
+def payload_ref(server_correlation_id: str) -> str:
+    """Where the payload lies: in the writer's own vault, under the intent's id."""
+    return f"vault:{server_correlation_id}/payload"
+
+
+def broken_rules(entry: LedgerEntry) -> list[str]:
+    """What is wrong with a row that somebody else made; empty when all of §9.8 and §10.2 hold."""
+    is_client = entry.actor == "client"
+    rules = [
+        (entry.actor in ("client", "server"), "actor is 'client' or 'server' (draft §9.8)"),
+        (is_client == (entry.target is not None), "target is set on client rows and only there (draft §10.2)"),
+        (is_client or entry.parent_reference_id == entry.client_correlation_id,
+         "a server row has the inbound id as parent"),
+        (entry.phase is not Phase.ABSENT, "a row has one of the six phases"),
+        (not is_client or entry.phase in CLIENT_PHASES, "a client row is never ABANDONED (A-49)"),
+        (entry.outcome == outcome_of(entry.phase), "outcome is the final phase, and null before it (A-45)"),
+        (entry.ttl_ms > 0, "ttl_ms is positive"),
+        (entry.version > 0, "version is positive"),
+        (all((entry.client_correlation_id, entry.server_correlation_id)), "both correlation ids are present"),
+        (all((entry.service_ledger_id, entry.service_endpoint, entry.source)), "the writer and the endpoint are named"),
+    ]
+    return [rule for holds, rule in rules if not holds]

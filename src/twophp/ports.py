@@ -1,0 +1,154 @@
+"""What the engine needs from the outside, as protocols: a store, a vault, a clock, ids.
+
+The store has one verb that writes. ``transact`` reads the records under ``keys``, lets ``decide`` look at them, and
+makes everything the decision says durable in one atomic step, or nothing. There is no other way to change a record,
+so there is no check-then-set race to get wrong. A refusal is simply a change that writes nothing.
+
+``decide`` must be pure: a store may call it again when a batch has to be redone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from twophp.core.entry import LedgerEntry
+from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
+
+Part: TypeAlias = Literal["payload", "response"]
+"""What a record may keep in sealed form beside itself."""
+
+T = TypeVar("T")
+
+
+class Put(msgspec.Struct, frozen=True, kw_only=True):
+    """One record's next version, with everything that becomes durable together with it."""
+
+    record: Record
+    entry: LedgerEntry | None = None  # The ledger row that mirrors the record, if it has one.
+    journal: tuple[JournalEvent, ...] = ()
+    seals: Mapping[Part, Sealed | None] = {}  # Sealed bytes to keep; None destroys what was kept.
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``decide`` wants done. ``answer`` is handed to the caller once all of it is durable."""
+
+    answer: Any
+    puts: tuple[Put, ...] = ()
+    drops: tuple[Key, ...] = ()  # Records to forget, with their sealed parts; their ledger rows and journal stay.
+    journal: tuple[JournalEvent, ...] = ()  # History that belongs to no single record, such as a finished scan.
+
+
+class Records(Protocol):
+    """The records a decision may look at, as they are at this very moment inside the transaction."""
+
+    @property
+    def now(self) -> Instant:
+        """The store's time; it never runs backwards, not even over a restart (A-29)."""
+        ...
+
+    def get(self, key: Key) -> Any | None:
+        """The record under ``key``, which must be one of the keys the transaction named."""
+        ...
+
+
+Decide: TypeAlias = Callable[[Records], Change]
+
+
+class JournalLine(msgspec.Struct, frozen=True):
+    """A journal event with its place in the chain."""
+
+    seq: int
+    event: JournalEvent
+    digest: bytes
+
+
+class Store(Protocol):
+    """A durable home for records, ledger rows and their history."""
+
+    async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
+        """Read ``keys``, decide, write, flush; return the change's ``answer``. All or nothing.
+
+        Raises StoreUnavailable when nothing was written and CommitUnknown when nobody can tell. What ``decide``
+        raises comes back to this caller alone.
+        """
+        ...
+
+    async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
+        """Keys of records of ``kind`` that want attention before this instant, most overdue first. O(due)."""
+        ...
+
+    async def unseal(self, key: Key, part: Part) -> Sealed | None:
+        """The sealed part of a record, or None."""
+        ...
+
+    async def changes(self, limit: int) -> Sequence[LedgerEntry]:
+        """Ledger rows the central ledger has not seen in their newest version, oldest first."""
+        ...
+
+    async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
+        """The central ledger has these very versions; newer ones stay unsynced (A-57)."""
+        ...
+
+    async def entries(self, question: Question) -> Sequence[LedgerEntry]:
+        """The local ledger, asked one of the draft's questions (§10.4)."""
+        ...
+
+    async def history(self, key: Key) -> Sequence[JournalLine]:
+        """The journal of one record, oldest first."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go of everything."""
+        ...
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """Every row of the call tree below one client correlation id, the root's own rows included."""
+
+    client_correlation_id: str
+
+
+class Initiated(msgspec.Struct, frozen=True):
+    """Every call a service made."""
+
+    source: str
+
+
+class Stalled(msgspec.Struct, frozen=True):
+    """Rows in WAITING_CONFIRM or TTL_EXPIRED; ``processing`` adds what is still running (A-54)."""
+
+    processing: bool = False
+
+
+class Find(msgspec.Struct, frozen=True):
+    """Every row with this id, whichever of the two it is."""
+
+    correlation_id: str
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """The newest rows, newest first."""
+
+    limit: int = 50
+
+
+Question: TypeAlias = Tree | Initiated | Stalled | Find | Tail
+
+
+class Vault(Protocol):
+    """Seals bytes so that only the row they belong to can have them back."""
+
+    def seal(self, plain: bytes, *, context: bytes) -> Sealed:
+        """Encrypt and authenticate; ``context`` names the row and must be the same when opening."""
+        ...
+
+    def open(self, sealed: Sealed, *, context: bytes) -> bytes:
+        """Decrypt, or raise Tampered or KeyMissing. Never returns bytes that are not what was sealed here."""
+        ...
+
+
+Clock: TypeAlias = Callable[[], Instant]
+MintId: TypeAlias = Callable[[], str]
