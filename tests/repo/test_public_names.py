@@ -1,0 +1,18 @@
+"""What users may import. Changing this table is changing the public API: say so in CHANGELOG.md."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+PUBLIC = {
+    "twophp": ["__version__"],
+}
+
+
+@pytest.mark.parametrize(("module", "names"), PUBLIC.items())
+def test_the_public_names_are_these(module: str, names: list[str]) -> None:
+    found = importlib.import_module(module)
+    assert sorted(found.__all__) == sorted(names)
+    assert [name for name in names if not hasattr(found, name)] == []
