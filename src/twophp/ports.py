@@ -32,6 +32,13 @@ class Put(msgspec.Struct, frozen=True, kw_only=True):
     seals: Mapping[Part, Sealed | None] = {}  # Sealed bytes to keep; None destroys what was kept.
 
 
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """SQL for the store's own database, run for each row inside the same transaction. Only SQL stores take it."""
+
+    sql: str
+    rows: Sequence[tuple[Any, ...]]
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What ``decide`` wants done. ``answer`` is handed to the caller once all of it is durable."""
 
@@ -39,6 +46,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     puts: tuple[Put, ...] = ()
     drops: tuple[Key, ...] = ()  # Records to forget, with their sealed parts; their ledger rows and journal stay.
     journal: tuple[JournalEvent, ...] = ()  # History that belongs to no single record, such as a finished scan.
+    statements: tuple[Statement, ...] = ()
 
 
 class Records(Protocol):
@@ -61,6 +69,7 @@ class JournalLine(msgspec.Struct, frozen=True):
     """A journal event with its place in the chain."""
 
     seq: int
+    record: int
     event: JournalEvent
     digest: bytes
 

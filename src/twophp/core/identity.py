@@ -74,3 +74,8 @@ def intent_replay_key(*, principal: str, client_correlation_id: str, method: str
     logical_request_key = f"{principal}/{client_correlation_id}"
     fields = (PROTOCOL_VERSION, logical_request_key, method, target, payload, principal, "")
     return digest(REPLAY_KEY_TAG, *(field.encode() for field in fields))
+
+
+def seal_context(service: str, subject: str, part: str) -> bytes:
+    """What sealed bytes are bound to (A-62): the service, the record's own id and the part of it."""
+    return f"{service}\n{subject}\n{part}".encode()

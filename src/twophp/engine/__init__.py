@@ -1,0 +1,1 @@
+"""The flows: how a decision becomes durable, and what follows from it."""

@@ -1,0 +1,25 @@
+"""The hash chain of the journal.
+
+Each line's hash covers the line and the hash before it, so an edited, deleted or reordered line breaks every line
+after it. A head kept apart from the journal holds the last hash, so a truncated tail shows as well. Whoever noted an
+old head elsewhere can prove more: that history up to there was not rewritten as a whole.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from twophp.core.records import JournalEvent
+
+GENESIS: Final = b""
+"""What the first line is chained to."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def link(previous: bytes, seq: int, record: int, event: JournalEvent) -> bytes:
+    """The hash of one line: SHA-256 over the hash before it and the line as a compact JSON array."""
+    return sha256(previous + _encode((seq, record, *msgspec.structs.astuple(event)))).digest()

@@ -1,0 +1,189 @@
+"""One transaction for everybody who waits: read all keys, decide in order of arrival, write all changes.
+
+Decisions are made inside the write transaction against what is in the database *and* what earlier decisions of the
+same batch have changed, so no decision can be out of date and no write can conflict. A record that several decisions
+touched is written once, as it is in the end; its history is written line by line.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from twophp.core.entry import LedgerEntry
+from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
+from twophp.ports import Change, Clock, Part, Put
+from twophp.stores.journal import link
+from twophp.stores.sqlite.sql import sql
+from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, Row, Table, entry_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import apsw
+
+    from twophp.stores.sqlite.writer import Job
+
+_encode: Final = msgspec.json.Encoder().encode
+_NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
+
+
+class _Slot:
+    """A record of this batch: as it was found, as it is by now."""
+
+    __slots__ = ("entry", "entry_is_new", "id", "is_new", "record", "seals", "table")
+
+    def __init__(self, id: int, record: Record, table: Table, *, is_new: bool) -> None:  # noqa: A002
+        self.id = id
+        self.record = record
+        self.table = table
+        self.is_new = is_new
+        self.entry: LedgerEntry | None = None
+        self.entry_is_new = False
+        self.seals: dict[Part, Sealed | None] = {}
+
+
+class _View:
+    """What one decision may see."""
+
+    __slots__ = ("_found", "_keys", "now")
+
+    def __init__(self, keys: Sequence[Key], found: dict[Key, _Slot], now: Instant) -> None:
+        self._keys = keys
+        self._found = found
+        self.now = now
+
+    def get(self, key: Key) -> Any | None:
+        if key not in self._keys:
+            message = f"the transaction did not name {key}"
+            raise KeyError(message)
+        slot = self._found.get(key)
+        return None if slot is None else slot.record
+
+
+class Batch:
+    """Runs inside an open write transaction and leaves COMMIT to its caller."""
+
+    def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
+        self._execute = connection.execute
+        self._executemany = connection.executemany
+        self._seq, self._hash, at, self._next_id = self._execute(sql("read_head")).fetchone()
+        self._now = max(clock(), at)  # A-29
+        self._found: dict[Key, _Slot] = {}
+        # What frees a unique key goes before what may take it.
+        self._frees: defaultdict[str, list[Row]] = defaultdict(list)
+        self._takes: defaultdict[str, list[Row]] = defaultdict(list)
+        self._dirty: dict[_Slot, None] = {}
+        self.changed = False
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Decide every job and write what was decided. Raises what the database raises; then nothing is kept."""
+        self._read(jobs)
+        for job in jobs:
+            self._decide(job)
+        if self.changed:
+            self._write()
+
+    def _read(self, jobs: Sequence[Job]) -> None:
+        wanted: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
+        for job in jobs:
+            for by, values in job.keys:
+                wanted[by].append(values)
+        found = self._found
+        for by, values in wanted.items():
+            table = TABLE_OF_KEY[by]
+            for row in self._execute(table.reads[by], (_encode(values).decode(),)):
+                record = table.record(row)
+                keys = record.keys()
+                slot = found.get(keys[0]) or _Slot(row[0], record, table, is_new=False)
+                for key in keys:
+                    found[key] = slot
+
+    def _decide(self, job: Job) -> None:
+        try:
+            change = job.decide(_View(job.keys, self._found, self._now))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
+            job.error = error
+            return
+        job.answer = change.answer
+        if change.puts or change.drops or change.journal or change.statements:
+            self._apply(change)
+
+    def _apply(self, change: Change) -> None:
+        self.changed = True
+        for put in change.puts:
+            slot = self._put(put)
+            for event in put.journal:
+                self._chain(slot.id, event)
+        for key in change.drops:
+            self._drop(key)
+        for event in change.journal:
+            self._chain(_NO_RECORD, event)
+        for statement in change.statements:
+            self._takes[statement.sql].extend(statement.rows)
+
+    def _put(self, put: Put) -> _Slot:
+        record, found = put.record, self._found
+        keys = record.keys()
+        slot = found.get(keys[0])
+        if slot is None:
+            slot = _Slot(self._new_id(), record, TABLE_OF_RECORD[type(record)], is_new=True)
+        else:
+            assert record.version == slot.record.version + 1, "a record's version rises by one"
+            for key in slot.record.keys():
+                found.pop(key, None)
+            slot.record = record
+        for key in keys:
+            found[key] = slot
+        self._dirty[slot] = None
+        slot.seals.update(put.seals)
+        if put.entry is not None:
+            slot.entry = put.entry
+            slot.entry_is_new = slot.entry_is_new or put.entry.version == 1
+        return slot
+
+    def _drop(self, key: Key) -> None:
+        """Forget the record. Its ledger row and its history still say what became of it."""
+        slot = self._found[key]
+        for held in slot.record.keys():
+            self._found.pop(held, None)
+        self._dirty.pop(slot, None)
+        self._frees[slot.table.delete].append((slot.id,))
+        self._frees[sql("destroy_seals")].append((slot.id,))
+
+    def _new_id(self) -> int:
+        id_ = self._next_id
+        self._next_id = id_ + 1
+        return int(id_)
+
+    def _chain(self, record: int, event: JournalEvent) -> None:
+        self._seq += 1
+        self._hash = link(self._hash, self._seq, record, event)
+        row = (self._seq, record, *msgspec.structs.astuple(event), self._hash)
+        self._takes[sql("append_journal")].append(row)
+
+    def _write(self) -> None:
+        for slot in self._dirty:
+            self._collect(slot)
+        for statements in (self._frees, self._takes):
+            for statement, rows in statements.items():
+                self._executemany(statement, rows)
+        self._execute(sql("write_head"), (self._seq, self._hash, self._now, self._next_id))
+
+    def _collect(self, slot: _Slot) -> None:
+        table, record, entry = slot.table, slot.record, slot.entry
+        if slot.is_new:
+            self._takes[table.insert].append((slot.id, *table.row(record)))
+        else:
+            self._frees[table.update].append((*table.changes(record), slot.id))
+        if entry is not None and slot.entry_is_new:
+            self._takes[sql("insert_entry")].append((slot.id, *msgspec.structs.astuple(entry)))
+        elif entry is not None:
+            self._takes[sql("update_entry")].append((*entry_changes(entry), slot.id))
+        for part, sealed in slot.seals.items():
+            if sealed is None:
+                self._frees[sql("destroy_seal")].append((slot.id, part))
+            else:
+                self._takes[sql("keep_seal")].append((slot.id, part, sealed))

@@ -1,0 +1,145 @@
+-- Every statement the store runs, by name. A read for a batch takes its keys as one JSON array of arrays; CROSS JOIN
+-- keeps the planner from turning the loop around.
+
+-- name: begin
+BEGIN IMMEDIATE;
+
+-- name: commit
+COMMIT;
+
+-- name: rollback
+ROLLBACK;
+
+-- name: savepoint
+SAVEPOINT one;
+
+-- name: rollback_to_savepoint
+ROLLBACK TO one;
+
+-- name: release_savepoint
+RELEASE one;
+
+-- name: read_head
+SELECT seq, hash, at, next_id FROM head;
+
+-- name: write_head
+UPDATE head SET seq = ?, hash = ?, at = ?, next_id = ?;
+
+-- name: prove_durable
+UPDATE head SET opened = opened + 1;
+
+-- name: count_tables
+SELECT count(*) FROM sqlite_schema;
+
+-- name: read_meta
+SELECT value FROM meta WHERE name = ?;
+
+-- name: keep_meta
+INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING;
+
+-- name: intents_by_pair
+SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent
+ON client_correlation_id = wanted.value ->> 0 AND server_correlation_id = wanted.value ->> 1;
+
+-- name: intents_by_logical_key
+SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent
+ON client_correlation_id = wanted.value ->> 0 AND principal = wanted.value ->> 1;
+
+-- name: intents_due
+SELECT client_correlation_id, server_correlation_id FROM intent WHERE due_at < ? ORDER BY due_at LIMIT ?;
+
+-- name: insert_intent
+INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_intent
+UPDATE intent SET phase = ?, version = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, owner = ?,
+    lease_until = ?, fence = ?, has_payload = ?, transaction_reference = ?, due_at = ? WHERE id = ?;
+
+-- name: delete_intent
+DELETE FROM intent WHERE id = ?;
+
+-- name: obligations_by_id
+SELECT obligation.* FROM json_each(?) AS wanted CROSS JOIN obligation ON obligation_id = wanted.value ->> 0;
+
+-- name: obligations_by_flow_and_key
+SELECT obligation.* FROM json_each(?) AS wanted CROSS JOIN obligation
+ON flow = wanted.value ->> 0 AND obligation.key = wanted.value ->> 1
+AND state = 'Reserved' AND obligation.key <> '';
+
+-- name: obligations_due
+SELECT obligation_id FROM obligation WHERE due_at < ? ORDER BY due_at LIMIT ?;
+
+-- name: insert_obligation
+INSERT INTO obligation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_obligation
+UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, due_at = ? WHERE id = ?;
+
+-- name: delete_obligation
+DELETE FROM obligation WHERE id = ?;
+
+-- name: insert_entry
+INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_entry
+UPDATE entry SET phase = ?, phase_2_timestamp = ?, outcome = ?, payload_ref = ?, sync_timestamp = ?,
+    transaction_reference = ?, version = ? WHERE id = ?;
+
+-- name: keep_seal
+INSERT INTO seal VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET sealed = excluded.sealed;
+
+-- name: destroy_seal
+DELETE FROM seal WHERE record = ? AND part = ?;
+
+-- name: destroy_seals
+DELETE FROM seal WHERE record = ?;
+
+-- name: seal_of_intent
+SELECT sealed FROM intent CROSS JOIN seal ON seal.record = intent.id AND part = ?3
+WHERE client_correlation_id = ?1 AND server_correlation_id = ?2;
+
+-- name: seal_of_obligation
+SELECT sealed FROM obligation CROSS JOIN seal ON seal.record = obligation.id AND part = ?2 WHERE obligation_id = ?1;
+
+-- name: append_journal
+INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: journal_of_intent
+SELECT journal.* FROM intent CROSS JOIN journal ON journal.record = intent.id
+WHERE client_correlation_id = ? AND server_correlation_id = ? ORDER BY seq;
+
+-- name: journal_of_obligation
+SELECT journal.* FROM obligation CROSS JOIN journal ON journal.record = obligation.id
+WHERE obligation_id = ? ORDER BY seq;
+
+-- name: journal_after
+SELECT * FROM journal WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- name: entries_unsynced
+SELECT * FROM entry WHERE sync_timestamp IS NULL ORDER BY id LIMIT ?;
+
+-- name: mark_synced
+UPDATE entry SET sync_timestamp = ?
+WHERE client_correlation_id = ? AND server_correlation_id = ? AND actor = ? AND version = ?;
+
+-- name: entries_of_tree
+WITH RECURSIVE called (client_id) AS (
+    VALUES (?)
+    UNION
+    SELECT child.client_correlation_id FROM called
+    CROSS JOIN entry AS child ON child.parent_reference_id = called.client_id AND child.actor = 'client'
+)
+SELECT entry.* FROM called CROSS JOIN entry ON entry.client_correlation_id = called.client_id ORDER BY entry.id;
+
+-- name: entries_initiated
+SELECT * FROM entry WHERE source = ? AND actor = 'client' ORDER BY id;
+
+-- name: entries_stalled
+SELECT * FROM entry WHERE phase IN ('WAITING_CONFIRM', 'PROCESSING', 'TTL_EXPIRED')
+AND phase IN (SELECT value FROM json_each(?)) ORDER BY phase_1_timestamp;
+
+-- name: entries_found
+SELECT * FROM entry WHERE client_correlation_id = ?1 OR server_correlation_id = ?1 ORDER BY id;
+
+-- name: entries_newest
+SELECT * FROM entry ORDER BY id DESC LIMIT ?;

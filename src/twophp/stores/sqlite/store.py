@@ -1,0 +1,159 @@
+"""The SQLite store: one file that holds records, ledger, sealed parts and journal, written in group commits."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import apsw
+
+from twophp.core.entry import LedgerEntry
+from twophp.core.records import Instant, JournalEvent, Key, Sealed
+from twophp.ports import (
+    Change,
+    Clock,
+    Decide,
+    Find,
+    Initiated,
+    JournalLine,
+    Part,
+    Question,
+    Stalled,
+    Statement,
+    Tail,
+    Tree,
+)
+from twophp.stores.clock import system_clock
+from twophp.stores.sqlite.connection import migrate, open_connection, translate
+from twophp.stores.sqlite.sql import sql
+from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLES, Row, Table, entry_of
+from twophp.stores.sqlite.writer import QUEUE_CAPACITY, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_STALLED: Final = '["WAITING_CONFIRM","TTL_EXPIRED"]'
+_STALLED_OR_RUNNING: Final = '["WAITING_CONFIRM","TTL_EXPIRED","PROCESSING"]'
+
+
+class SQLiteStore:
+    """A ``Store`` over one file. Use it from one event loop; any number of processes may share the file."""
+
+    def __init__(self, path: str, *, clock: Clock = system_clock, capacity: int = QUEUE_CAPACITY) -> None:
+        """Open or create the database, migrate it, and prove that a write reaches the disk."""
+        self.path = path
+        self._clock = clock
+        self._capacity = capacity
+        self._open()
+
+    def _open(self) -> None:
+        connection = open_connection(self.path)
+        migrate(connection, self.path)
+        self._connection = connection
+        self._writer = Writer(connection, self._clock, capacity=self._capacity)
+        # Point reads are quicker than a hop to a thread; questions may take long and get a thread of their own.
+        self._reads = open_connection(self.path, read_only=True)
+        self._questions = open_connection(self.path, read_only=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-read")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        await self.close()
+
+    async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
+        """See ``Store.transact``: answered only after COMMIT."""
+        return await self._writer.transact(keys, decide)
+
+    async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
+        """See ``Store.due``: a range of an index on ``due_at``."""
+        table = TABLES[kind]
+        return [Key(table.identity, row) for row in self._read(table.due, (before, limit))]
+
+    async def unseal(self, key: Key, part: Part) -> Sealed | None:
+        """See ``Store.unseal``."""
+        table = _table_of_identity(key)
+        rows = self._read(table.seal, (*key.values, part))
+        return Sealed(rows[0][0]) if rows else None
+
+    async def history(self, key: Key) -> Sequence[JournalLine]:
+        """See ``Store.history``."""
+        return [_line(row) for row in self._read(_table_of_identity(key).journal, key.values)]
+
+    async def changes(self, limit: int) -> Sequence[LedgerEntry]:
+        """See ``Store.changes``."""
+        return await self._ask(sql("entries_unsynced"), (limit,), entry_of)
+
+    async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
+        """See ``Store.synced``."""
+        rows = [(at, e.client_correlation_id, e.server_correlation_id, e.actor, e.version) for e in entries]
+        await self._execute(sql("mark_synced"), rows)
+
+    async def entries(self, question: Question) -> Sequence[LedgerEntry]:
+        """See ``Store.entries``."""
+        match question:
+            case Tree(root):
+                return await self._ask(sql("entries_of_tree"), (root,), entry_of)
+            case Initiated(source):
+                return await self._ask(sql("entries_initiated"), (source,), entry_of)
+            case Stalled(processing):
+                phases = _STALLED_OR_RUNNING if processing else _STALLED
+                return await self._ask(sql("entries_stalled"), (phases,), entry_of)
+            case Find(correlation_id):
+                return await self._ask(sql("entries_found"), (correlation_id,), entry_of)
+            case Tail(limit):
+                return await self._ask(sql("entries_newest"), (limit,), entry_of)
+
+    async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
+        """The whole journal, a page at a time."""
+        return await self._ask(sql("journal_after"), (after, limit), _line)
+
+    async def kept(self, name: str, value: str) -> str:
+        """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
+        await self._execute(sql("keep_meta"), [(name, value)])
+        return str(self._read(sql("read_meta"), (name,))[0][0])
+
+    async def reopen(self) -> None:
+        """Start over after StorePoisoned. When this returns, reading a key finds out what a CommitUnknown became."""
+        await self.close()
+        self._open()
+
+    async def close(self) -> None:
+        """See ``Store.close``. The last handle to close folds the log into the database."""
+        await self._writer.close()
+        self._thread.shutdown()
+        for connection in (self._reads, self._questions, self._connection):
+            connection.close()
+
+    async def _execute(self, statement: str, rows: list[Row]) -> None:
+        """Bookkeeping that no decision depends on, in the same queue as everything else."""
+        change = Change(answer=None, statements=(Statement(sql=statement, rows=rows),))
+        await self._writer.transact((), lambda _records: change)
+
+    def _read(self, statement: str, bindings: tuple[Any, ...]) -> list[Row]:
+        try:
+            return list(self._reads.execute(statement, bindings))
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    async def _ask(self, statement: str, bindings: tuple[Any, ...], shape: Callable[[Row], Any]) -> list[Any]:
+        def ask() -> list[Any]:
+            return [shape(row) for row in self._questions.execute(statement, bindings)]
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, ask)
+        except apsw.Error as error:
+            raise translate(error) from error
+
+
+def _table_of_identity(key: Key) -> Table:
+    table = TABLE_OF_KEY[key.by]
+    assert key.by == table.identity, "a part or a history is asked for by the record's identity"
+    return table
+
+
+def _line(row: Row) -> JournalLine:
+    seq, record, *fields, digest = row
+    return JournalLine(seq, record, JournalEvent(*fields), digest)

@@ -1,0 +1,102 @@
+"""How records become rows and rows become records: one ``Table`` per kind, nothing else knows a column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from twophp.core.entry import LedgerEntry
+from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, INTENT, Intent, Mode, Phase
+from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
+from twophp.core.records import Record
+from twophp.stores.sqlite.sql import sql
+
+Row: TypeAlias = tuple[Any, ...]
+
+_MODES: Final = {mode.value: mode for mode in Mode}
+_PHASES: Final = {phase.value: phase for phase in Phase}
+_STATES: Final = {state.value: state for state in State}
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """The statements and the two conversions of one kind of record."""
+
+    kind: str
+    reads: dict[str, str]  # by what -> the statement that finds all wanted rows at once
+    due: str
+    identity: str  # the key whose values ``due`` returns and the next two take
+    seal: str
+    journal: str
+    insert: str
+    update: str
+    delete: str
+    record: Callable[[Row], Record]
+    row: Callable[[Any], Row]  # every column but the id
+    changes: Callable[[Any], Row]  # the columns that ``update`` sets
+
+
+def _intent(row: Row) -> Intent:
+    """Spelled out by position: this runs once for every record of every batch."""
+    values = list(row)
+    values[6] = bool(row[6])
+    values[7] = _MODES[row[7]]
+    values[13] = _PHASES[row[13]]
+    values[22] = bool(row[22])
+    return Intent(*values[1:])
+
+
+def _obligation(row: Row) -> Obligation:
+    values = list(row)
+    values[8] = _STATES[row[8]]
+    return Obligation(*values[1:])
+
+
+def entry_of(row: Row) -> LedgerEntry:
+    """A ledger row, read back."""
+    values = list(row)
+    values[9] = _PHASES[row[9]]
+    values[13] = _PHASES[row[13]] if row[13] is not None else None
+    values[18] = _MODES[row[18]]
+    values[19] = bool(row[19])
+    return LedgerEntry(*values[1:])
+
+
+entry_changes: Final = attrgetter(
+    "phase", "phase_2_timestamp", "outcome", "payload_ref", "sync_timestamp", "transaction_reference", "version"
+)
+
+INTENTS: Final = Table(
+    kind=INTENT,
+    reads={BY_PAIR: sql("intents_by_pair"), BY_LOGICAL_KEY: sql("intents_by_logical_key")},
+    due=sql("intents_due"),
+    identity=BY_PAIR,
+    seal=sql("seal_of_intent"),
+    journal=sql("journal_of_intent"),
+    insert=sql("insert_intent"),
+    update=sql("update_intent"),
+    delete=sql("delete_intent"),
+    record=_intent,
+    row=msgspec.structs.astuple,
+    changes=attrgetter(*Intent.__struct_fields__[12:]),
+)
+OBLIGATIONS: Final = Table(
+    kind=OBLIGATION,
+    reads={BY_ID: sql("obligations_by_id"), BY_FLOW_AND_KEY: sql("obligations_by_flow_and_key")},
+    due=sql("obligations_due"),
+    identity=BY_ID,
+    seal=sql("seal_of_obligation"),
+    journal=sql("journal_of_obligation"),
+    insert=sql("insert_obligation"),
+    update=sql("update_obligation"),
+    delete=sql("delete_obligation"),
+    record=_obligation,
+    row=msgspec.structs.astuple,
+    changes=attrgetter(*Obligation.__struct_fields__[7:]),
+)
+
+TABLES: Final = {table.kind: table for table in (INTENTS, OBLIGATIONS)}
+TABLE_OF_RECORD: Final[dict[type, Table]] = {Intent: INTENTS, Obligation: OBLIGATIONS}
+TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLES.values() for by in table.reads}

@@ -1,0 +1,202 @@
+"""Group commit: everything that waits goes into one transaction, and everybody is answered after its COMMIT.
+
+A commit costs a fixed price (about 200 µs of CPU and an fsync) whatever it holds, so the size of a batch decides the
+throughput. Batches grow without a timer: while more work has arrived since the last look, look once more.
+
+The SQL runs on the event loop's thread: from a second thread every statement would fight for the interpreter's lock.
+Only what waits for the disk or for another process goes to a thread of its own: COMMIT, the checkpoint, and BEGIN when
+somebody else holds the lock. Meanwhile the loop serves on and the next batch gathers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import apsw
+
+from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, TwoPHPError
+from twophp.stores.sqlite.batch import Batch
+from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, translate
+from twophp.stores.sqlite.sql import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twophp.core.records import Key
+    from twophp.ports import Clock, Decide
+
+log: Final = logging.getLogger("twophp.store")
+
+QUEUE_CAPACITY: Final = 4_096
+BATCH_LIMIT: Final = 512
+CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints write hot pages less often.
+
+
+class Job:
+    """One caller's wish and what became of it."""
+
+    __slots__ = ("answer", "decide", "done", "error", "keys")
+
+    def __init__(self, keys: Sequence[Key], decide: Decide, done: asyncio.Future[None]) -> None:
+        self.keys = keys
+        self.decide = decide
+        self.done = done
+        self.answer: Any = None
+        self.error: Exception | None = None
+
+
+class Writer:
+    """The only writer of one handle. Several handles, also in several processes, may share a file."""
+
+    def __init__(self, connection: apsw.Connection, clock: Clock, *, capacity: int = QUEUE_CAPACITY) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._capacity = capacity
+        self._waiting: deque[Job] = deque()
+        self._drain: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
+        self._poison: StorePoisoned | None = None
+        self._log_pages = 0
+        connection.set_wal_hook(self._count_log_pages)
+
+    async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
+        """Queue the wish and wait until it is durable. At capacity it is refused at once: nothing is queued."""
+        if self._poison is not None:
+            raise self._poison
+        if len(self._waiting) >= self._capacity:
+            message = f"{self._capacity} changes are waiting for the disk"
+            raise StoreOverloaded(message)
+        loop = asyncio.get_running_loop()
+        job = Job(keys, decide, loop.create_future())
+        self._waiting.append(job)
+        if self._drain is None:
+            self._drain = loop.create_task(self._work())
+        await job.done
+        if job.error is not None:
+            raise job.error
+        return job.answer
+
+    async def close(self) -> None:
+        """Finish what was accepted, fold the log into the database, stop."""
+        if self._drain is not None:
+            await self._drain
+        self._thread.shutdown()
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                await self._gather()
+                jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_LIMIT))]
+                await self._flush(jobs)
+                for job in jobs:
+                    if not job.done.done():  # A caller that gave up waiting is no reason to stop.
+                        job.done.set_result(None)
+                if self._log_pages >= CHECKPOINT_PAGES:
+                    await self._checkpoint()
+        finally:
+            self._drain = None
+
+    async def _gather(self) -> None:
+        seen = 0
+        while seen < len(self._waiting) < BATCH_LIMIT:
+            seen = len(self._waiting)
+            await asyncio.sleep(0)
+
+    async def _flush(self, jobs: list[Job]) -> None:
+        """One transaction for all; if the database refuses a write, one savepoint for each, so one harms nobody."""
+        try:
+            await self._begin()
+            try:
+                changed = self._run(jobs)
+            except (apsw.ConstraintError, apsw.TooBigError):
+                self._connection.execute(sql("rollback"))
+                await self._begin()
+                changed = self._run_one_by_one(jobs)
+            if changed:
+                await self._commit()
+            else:
+                self._connection.execute(sql("rollback"))
+        except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
+            self._fail(jobs, error)
+
+    async def _begin(self) -> None:
+        """Take the write lock: at once if it is free, else wait for it off the loop."""
+        if self._poison is not None:
+            raise self._poison
+        try:
+            self._connection.set_busy_timeout(0)
+            self._connection.execute(sql("begin"))
+        except apsw.BusyError:
+            self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            await self._off_loop(sql("begin"))
+
+    def _run(self, jobs: list[Job]) -> bool:
+        batch = Batch(self._connection, self._clock)
+        batch.run(jobs)
+        return batch.changed
+
+    def _run_one_by_one(self, jobs: list[Job]) -> bool:
+        changed = False
+        for job in jobs:
+            job.error = None
+            self._connection.execute(sql("savepoint"))
+            try:
+                changed |= self._run([job])
+            except (apsw.ConstraintError, apsw.TooBigError) as error:
+                self._connection.execute(sql("rollback_to_savepoint"))
+                job.error = translate(error)
+            self._connection.execute(sql("release_savepoint"))
+        return changed
+
+    async def _commit(self) -> None:
+        try:
+            await self._off_loop(sql("commit"))
+        except apsw.FullError:
+            raise  # The log could not grow, so the commit frame was never written: certain, and nobody is answered.
+        except apsw.Error as error:
+            message = f"the commit failed and may still be on the disk: {error}"
+            self._poison = StorePoisoned(f"a commit failed on {self._connection.filename}: {error}; open it anew")
+            raise CommitUnknown(message) from error
+
+    async def _checkpoint(self) -> None:
+        """Fold the log into the database. What was committed is safe in the log whatever happens here."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, self._connection.wal_checkpoint)
+        except apsw.Error as error:
+            log.warning("checkpoint failed: %s", error)
+            if is_fsync_failure(error):
+                self._poison = StorePoisoned(f"a checkpoint's fsync failed: {error}; open the database anew")
+
+    async def _off_loop(self, statement: str) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._connection.execute, statement)
+
+    def _fail(self, jobs: list[Job], error: Exception) -> None:
+        """Nobody is told yes. Whatever is half done in the connection is undone, or the handle is given up."""
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute(sql("rollback"))
+        except apsw.Error as worse:
+            self._poison = self._poison or StorePoisoned(f"a rollback failed: {worse}; open the database anew")
+        if not isinstance(error, apsw.Error | TwoPHPError):
+            log.error("a batch failed", exc_info=error)
+        for job in jobs:
+            job.error = _for_a_caller(error)
+
+    def _count_log_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+
+def _for_a_caller(error: Exception) -> TwoPHPError:
+    """A fresh error for each caller: one that is raised in many tasks would collect all their tracebacks."""
+    if isinstance(error, apsw.Error):
+        return translate(error)
+    if isinstance(error, TwoPHPError):
+        return type(error)(str(error), code=error.code)
+    return StoreError(f"a batch failed: {error!r}")
