@@ -31,6 +31,7 @@ from twophp.core.intent import CONFIRMED_BY_SERVER, INTENT, UNCONFIRMED, Intent,
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, JournalEvent
+from twophp.core.registration import Binding, compare_bindings
 
 
 class Signal(StrEnum):
@@ -286,7 +287,7 @@ def _is_addressed_by(confirm: Confirm, intent: Intent) -> bool:
 
 def _signal_of_register(intent: Intent | None, command: Register) -> Signal:
     if intent is not None:
-        if intent.replay_key != command.replay_key:  # REG-1-04: one key stands for one effect.
+        if compare_bindings(intent.replay_key, command.replay_key) is Binding.OTHER:  # The registrar's rule.
             return Signal.REGISTER_OTHER
         if intent.mode is not command.mode or intent.callback != command.callback:
             return Signal.REGISTER_OTHER_MODE

@@ -1,0 +1,410 @@
+"""The obligation machine: every rule about a reserved effect, and nothing else.
+
+Theory. An obligation is a tentative effect. It is reserved, and then committed or rolled back, once. Nobody may keep it
+Reserved for longer than its timeout, so time is part of the state here as it is for an intent: a Reserved obligation
+whose timeout has passed is OVERDUE for whoever looks at it, long before any scan does. OVERDUE is never stored. That is
+why a late commit fails between two scans as surely as after one (A-73), and why "no obligation stays Reserved beyond
+the timeout" does not depend on how often the scan runs.
+
+* ``decide`` names the *signal* that a command amounts to, looks it up in ``TABLE`` under the obligation's effective
+  state, and returns the records to store and the history to write, all of it one change.
+* A reserve is about two obligations: the one that holds its flow and key now, under whose state the cell is looked up,
+  and the new one. A holder that is overdue is rolled back first, by its own cell; then the reserve meets a holder that
+  has let go. Both are one change (T4).
+* The table carries the audit codes OBL-001 to OBL-004: a state cannot change without its event. OBL-005 speaks of a
+  whole scan and of no single obligation; ``scan_completed`` makes it.
+
+    caller    RESERVE, RESERVE_AGAIN, COMMIT, ROLLBACK, ROLLBACK_STRICT
+    time      SCAN
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sized
+from enum import StrEnum
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from twophp.core.errors import Refused
+from twophp.core.identity import digest
+from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
+from twophp.core.records import Instant, JournalEvent, Key
+
+OBLIGATION: Final = "obligation"
+BY_ID: Final = "obligation.obligation_id"
+BY_FLOW_AND_KEY: Final = "obligation.flow_and_key"
+
+LEAK_TIMEOUT_MS: Final = 30_000
+"""How long an obligation may stay Reserved unless it says otherwise (OBL-LEAK-1)."""
+
+FLOWS: Final = frozenset({"publish", "revoke", "quarantine", "migration", "fencing"})
+"""The closed set of the contract. ``flows_with`` is the one way to widen it (A-78)."""
+
+# Event codes (OBL-EVT-1 to -5).
+RESERVED_EVENT: Final = "OBL-001"
+COMMITTED_EVENT: Final = "OBL-002"
+ROLLED_BACK_EVENT: Final = "OBL-003"
+LEAK_EVENT: Final = "OBL-004"
+SCAN_EVENT: Final = "OBL-005"
+
+# Error codes (OBL-ERR-1 to -5).
+ALREADY_COMMITTED: Final = "ERR_OBL_ALREADY_COMMITTED"
+ALREADY_ROLLED_BACK: Final = "ERR_OBL_ALREADY_ROLLED_BACK"
+NOT_FOUND: Final = "ERR_OBL_NOT_FOUND"
+LEAK_TIMEOUT: Final = "ERR_OBL_LEAK_TIMEOUT"
+DUPLICATE_RESERVE: Final = "ERR_OBL_DUPLICATE_RESERVE"
+
+EVENTS: Final[Mapping[str, str]] = {
+    RESERVED_EVENT: "Obligation reserved",
+    COMMITTED_EVENT: "Obligation committed",
+    ROLLED_BACK_EVENT: "Obligation rolled back",
+    LEAK_EVENT: "Obligation leak detected",
+    SCAN_EVENT: "Leak scan completed",
+}
+ERRORS: Final[Mapping[str, str]] = {
+    ALREADY_COMMITTED: "A committed obligation can neither be committed again nor rolled back",
+    ALREADY_ROLLED_BACK: "A rolled-back obligation cannot be committed",
+    NOT_FOUND: "There is no obligation with this id",
+    LEAK_TIMEOUT: "The obligation was held for longer than its leak timeout",
+    DUPLICATE_RESERVE: "Another obligation with this flow and key is Reserved",
+}
+
+Resolution: TypeAlias = Literal["", "caller", "guard", "leak_scan"]
+"""Who settled it (A-74); empty while it is Reserved."""
+
+
+class State(StrEnum):
+    """The three states of the contract, what is not there, and a Reserved one whose time is up."""
+
+    ABSENT = "Absent"
+    RESERVED = "Reserved"
+    OVERDUE = "Overdue"  # Never stored: see the theory above.
+    COMMITTED = "Committed"
+    ROLLED_BACK = "RolledBack"
+
+    __hash__ = str.__hash__
+
+
+class Signal(StrEnum):
+    """What a command amounts to."""
+
+    RESERVE = "RESERVE"  # Looked up under the state of whoever holds the same flow and key.
+    RESERVE_AGAIN = "RESERVE_AGAIN"  # The id is taken: the same reserve, said again after an unknown commit.
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    ROLLBACK_STRICT = "ROLLBACK_STRICT"  # From a caller who wants to hear that there was nothing left to roll back.
+    SCAN = "SCAN"
+
+    __hash__ = str.__hash__
+
+
+_S, _O = Signal, State
+_REPLAY, _IGNORE = Replay(), Ignore()
+_NOT_FOUND, _DUPLICATE = Refuse(NOT_FOUND), Refuse(DUPLICATE_RESERVE)
+_COMMITTED, _ROLLED_BACK = Refuse(ALREADY_COMMITTED), Refuse(ALREADY_ROLLED_BACK)
+_RESERVE, _COMMIT = Goto((_O.RESERVED,), RESERVED_EVENT), Goto((_O.COMMITTED,), COMMITTED_EVENT)
+_ROLL_BACK, _LEAK = Goto((_O.ROLLED_BACK,), ROLLED_BACK_EVENT), Goto((_O.ROLLED_BACK,), LEAK_EVENT)
+
+TABLE: Final[dict[State, dict[Signal, Cell]]] = {
+    _O.ABSENT: {
+        _S.RESERVE: _RESERVE,
+        _S.RESERVE_AGAIN: Never("an id that nothing has is not taken"),
+        _S.COMMIT: _NOT_FOUND,
+        _S.ROLLBACK: _NOT_FOUND,  # A-71: "always succeeds" speaks of obligations that there are.
+        _S.ROLLBACK_STRICT: _NOT_FOUND,
+        _S.SCAN: _IGNORE,
+    },
+    _O.RESERVED: {
+        _S.RESERVE: _DUPLICATE,  # A-75: flow and key belong to one obligation while it is Reserved.
+        _S.RESERVE_AGAIN: _REPLAY,
+        _S.COMMIT: _COMMIT,
+        _S.ROLLBACK: _ROLL_BACK,
+        _S.ROLLBACK_STRICT: _ROLL_BACK,
+        _S.SCAN: _IGNORE,
+    },
+    _O.OVERDUE: {
+        _S.RESERVE: _LEAK,  # The holder leaks; the reserve then meets it RolledBack.
+        _S.RESERVE_AGAIN: _REPLAY,
+        _S.COMMIT: Refuse(LEAK_TIMEOUT, _LEAK),  # A-73: rolled back on the spot, and the caller is told.
+        _S.ROLLBACK: _ROLL_BACK,  # The owner gave it up by itself: late, but no leak.
+        _S.ROLLBACK_STRICT: _ROLL_BACK,
+        _S.SCAN: _LEAK,  # OBL-LEAK-5, OBL-LEAK-6
+    },
+    _O.COMMITTED: {
+        _S.RESERVE: _RESERVE,  # A new obligation: a settled one holds no key, and is left as it is.
+        _S.RESERVE_AGAIN: _REPLAY,
+        _S.COMMIT: _COMMITTED,
+        _S.ROLLBACK: _COMMITTED,
+        _S.ROLLBACK_STRICT: _COMMITTED,
+        _S.SCAN: _IGNORE,
+    },
+    _O.ROLLED_BACK: {
+        _S.RESERVE: _RESERVE,
+        _S.RESERVE_AGAIN: _REPLAY,
+        _S.COMMIT: _ROLLED_BACK,
+        _S.ROLLBACK: _REPLAY,  # INV-OBL-ROLLBACK-SAFE, A-70: success, no change, no event.
+        _S.ROLLBACK_STRICT: _ROLLED_BACK,
+        _S.SCAN: _IGNORE,
+    },
+}
+
+
+class Obligation(msgspec.Struct, frozen=True):
+    """One tentative effect. Fields stand in the order of the store's columns."""
+
+    obligation_id: str
+    flow: str
+    key: str  # Empty: nothing to collide with (A-75).
+    trace_id: str  # Of the reserve; stored as given (A-79).
+    intent: str  # Server correlation id of the intent whose handler opened it, or empty.
+    reserved_at: Instant
+    timeout_ms: int
+    # What follows changes, once; what stands above never does.
+    state: State = State.ABSENT
+    version: int = 0
+    settled_at: Instant | None = None
+    resolution: Resolution = ""
+    due_at: Instant | None = None
+
+    @property
+    def overdue_at(self) -> Instant:
+        """From this instant on it is overdue: elapsed >= timeout (A-74)."""
+        return self.reserved_at + self.timeout_ms
+
+    def effective_state(self, now: Instant) -> State:
+        """The state to be judged by. A clock that went backwards makes nothing overdue (OBL-LEAK-4)."""
+        if self.state is State.RESERVED and now >= self.overdue_at:
+            return State.OVERDUE
+        return self.state
+
+    def keys(self) -> tuple[Key, ...]:
+        """Found by its id and, while it is Reserved, by the flow and key that it keeps others from."""
+        if self.state is State.RESERVED and self.key:
+            return by_id(self.obligation_id), by_flow_and_key(self.flow, self.key)
+        return (by_id(self.obligation_id),)
+
+
+def by_id(obligation_id: str) -> Key:
+    """The key that a commit, a rollback or the scan looks for."""
+    return Key(BY_ID, (obligation_id,))
+
+
+def by_flow_and_key(flow: str, key: str) -> Key:
+    """The key that a reserve looks for: whoever holds it is in the way."""
+    return Key(BY_FLOW_AND_KEY, (flow, key))
+
+
+class Reserve(msgspec.Struct, frozen=True, kw_only=True):
+    """Record a tentative effect. ``obligation_id`` is a fresh one."""
+
+    obligation_id: str
+    flow: str
+    trace_id: str
+    key: str = ""
+    intent: str = ""
+    timeout_ms: int = LEAK_TIMEOUT_MS
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """Make the effect permanent and visible."""
+
+    trace_id: str
+
+
+class Rollback(msgspec.Struct, frozen=True, kw_only=True):
+    """Release everything tentative. ``strict`` asks to be refused when that was done before (A-70)."""
+
+    trace_id: str
+    resolution: Literal["caller", "guard"] = "caller"
+    strict: bool = False
+
+
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
+    """The leak scan's visit. Without a trace id of its own, its events carry the obligation's."""
+
+    trace_id: str = ""
+
+
+Command: TypeAlias = Reserve | Commit | Rollback | Scan
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What ``decide`` found: the verdict, the obligation it is about, and everything to store in one change."""
+
+    verdict: Cell
+    obligation: Obligation | None
+    steps: tuple[JournalEvent, ...] = ()
+    changed: bool = False
+    leaked: Obligation | None = None  # The overdue holder that had to make room for a new reserve.
+    information: str | None = None  # A code that is worth knowing and is no refusal (A-70).
+
+    @property
+    def code(self) -> str | None:
+        """The refusal's code, or None. A refusal may still have changed something: see ``changed``."""
+        return self.verdict.code if type(self.verdict) is Refuse else None
+
+    @property
+    def records(self) -> tuple[Obligation, ...]:
+        """What to store, the one that lets go of its key before the one that takes it."""
+        found = (self.leaked, self.obligation) if self.changed else ()
+        return tuple(record for record in found if record is not None)
+
+
+class UnknownFlow(Refused, ValueError):
+    """The flow is not in the declared set (A-78); nothing was reserved."""
+
+    default_code = "unknown_flow"
+
+
+def decide(obligation: Obligation | None, command: Command, now: Instant, flows: Container[str] = FLOWS) -> Decision:
+    """What ``command`` means for ``obligation`` at ``now``. Pure.
+
+    For a reserve, ``obligation`` is what is found under its id or else under its flow and key.
+    """
+    if isinstance(command, Reserve):
+        return _reserve(obligation, command, now, flows)
+    signal = _signal_of(command)
+    cell, after, steps = _take(obligation, signal, command, now)
+    told = ALREADY_ROLLED_BACK if signal is Signal.ROLLBACK and type(cell) is Replay else None
+    return Decision(cell, after, steps, changed=bool(steps), information=told)
+
+
+def _signal_of(command: Commit | Rollback | Scan) -> Signal:
+    if isinstance(command, Commit):
+        return Signal.COMMIT
+    if isinstance(command, Scan):
+        return Signal.SCAN
+    return Signal.ROLLBACK_STRICT if command.strict else Signal.ROLLBACK
+
+
+def _reserve(holder: Obligation | None, command: Reserve, now: Instant, flows: Container[str]) -> Decision:
+    """Let the holder's cell speak, twice if the holder has to leak first; then make the new obligation."""
+    if command.flow not in flows:
+        raise UnknownFlow(f"unknown flow: {command.flow!r}")
+    if command.timeout_ms <= 0:
+        raise Refused("timeout_ms must be positive", code="bad_timeout")
+    again = holder is not None and holder.obligation_id == command.obligation_id
+    if again:
+        return Decision(_cell(holder, Signal.RESERVE_AGAIN, now), holder)
+    assert holder is None or (holder.flow, holder.key) == (command.flow, command.key or None), "not in the way"
+    cell, after, steps = _take(holder, Signal.RESERVE, command, now)
+    leaked = after if steps else None
+    if leaked is not None:
+        cell = _cell(leaked, Signal.RESERVE, now)
+    if type(cell) is not Goto:
+        return Decision(cell, holder)
+    new = _reserved(command, now)
+    step = _step(new, cell, State.ABSENT, new.state, now, now, command.trace_id, command.flow)
+    return Decision(cell, new, (*steps, step), changed=True, leaked=leaked)
+
+
+def _take(
+    obligation: Obligation | None, signal: Signal, command: Command, now: Instant
+) -> tuple[Cell, Obligation | None, tuple[JournalEvent, ...]]:
+    """The cell, and what it makes of the obligation that was there before."""
+    cell = _cell(obligation, signal, now)
+    goto = cell.goto if type(cell) is Refuse else cell
+    if obligation is None or type(goto) is not Goto or goto.path[-1] is State.RESERVED:
+        return cell, obligation, ()
+    settled, step = _settled(obligation, goto, command, now)
+    return cell, settled, (step,)
+
+
+def _cell(obligation: Obligation | None, signal: Signal, now: Instant) -> Cell:
+    cell = TABLE[State.ABSENT if obligation is None else obligation.effective_state(now)][signal]
+    assert type(cell) is not Never, cell.why
+    return cell
+
+
+def _reserved(command: Reserve, now: Instant) -> Obligation:
+    return Obligation(
+        obligation_id=command.obligation_id,
+        flow=command.flow,
+        key=command.key,
+        trace_id=command.trace_id,
+        intent=command.intent,
+        reserved_at=now,
+        timeout_ms=command.timeout_ms,
+        state=State.RESERVED,
+        version=1,
+        due_at=now + command.timeout_ms,
+    )
+
+
+def _settled(obligation: Obligation, goto: Goto, command: Command, now: Instant) -> tuple[Obligation, JournalEvent]:
+    after = State(goto.path[-1])
+    leaked = goto.event == LEAK_EVENT
+    who: Resolution = command.resolution if isinstance(command, Rollback) else "caller"
+    settled = msgspec.structs.replace(
+        obligation,
+        state=after,
+        version=obligation.version + 1,
+        settled_at=max(now, obligation.reserved_at),  # A-29: never before its beginning.
+        resolution="leak_scan" if leaked else who,
+        due_at=None,
+    )
+    at = obligation.overdue_at if leaked else now  # A-27: true from the timeout on, whenever it is noticed.
+    detail = LEAK_TIMEOUT if leaked else who  # A-73: OBL-004 carries the error code as well.
+    return settled, _step(obligation, goto, obligation.state, after, at, now, command.trace_id, detail)
+
+
+def _step(
+    subject: Obligation, goto: Goto, before: State, after: State, at: Instant, now: Instant, trace_id: str, detail: str
+) -> JournalEvent:
+    assert goto.event is not None  # INV-OBL-AUDIT-COMPLETE
+    return JournalEvent(
+        OBLIGATION,
+        subject.obligation_id,
+        goto.event,
+        before.value,
+        after.value,
+        at,
+        now,
+        trace_id=trace_id or subject.trace_id,
+        detail=detail,
+    )
+
+
+def scan_completed(*, scanned: int, leaked: int, now: Instant, trace_id: str = "") -> JournalEvent:
+    """The last event of every scan, also of one that found nothing (OBL-LEAK-7). ``scanned``: Reserved at its start."""
+    detail = f"scanned={scanned} leaked={leaked}"
+    return JournalEvent(OBLIGATION, "leak_scan", SCAN_EVENT, "", "", now, now, trace_id=trace_id, detail=detail)
+
+
+def flows_with(declared: Iterable[str] = ()) -> frozenset[str]:
+    """The contract's flows and those that a service declares by name (A-78)."""
+    flows = FLOWS.union(declared)
+    if not all(flows):
+        raise UnknownFlow("a flow needs a name")
+    return flows
+
+
+KEY_TAG: Final = b"twophp:obligation-key:1"
+
+
+def canonical_key(payload: Any = None, key: str | None = None) -> str:
+    """The key that a reserve collides by, or an empty string if it collides with nothing (A-75).
+
+    The caller's ``key``, else the payload's member ``key``, else the digest of the payload unless that is empty.
+    """
+    if key is not None:
+        if not key:
+            raise Refused("key must not be empty; leave it out to have it derived", code="empty_key")
+        return key
+    named = payload.get("key") if isinstance(payload, Mapping) else None
+    if named is not None and named != "":
+        return named if isinstance(named, str) else _canonical(named).decode()
+    if payload is None or (isinstance(payload, Sized) and not len(payload)):
+        return ""
+    if isinstance(payload, bytes):
+        return digest(KEY_TAG, b"bytes", payload)
+    return digest(KEY_TAG, b"json", _canonical(payload))
+
+
+def _canonical(value: object) -> bytes:
+    """JSON with sorted members and no spaces: equal values, however they were built, give equal bytes."""
+    try:
+        return msgspec.json.encode(value, order="sorted")
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Refused(f"the payload has no canonical form: {error}", code="payload_not_canonical") from error

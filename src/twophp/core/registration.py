@@ -1,0 +1,181 @@
+"""What the registrar keeps: a consumed logical request with its inert row, the nonces, the compensations.
+
+The rules are in registrar.py; this is what they look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from twophp.core import identity
+from twophp.core.records import Instant
+
+DRAFT: Final = "draft"
+"""The one status a registration row may have: inert. Nothing reads it as active (A-97)."""
+
+
+class Binding(StrEnum):
+    """How a presented replay key stands to the one that is recorded under the same logical key."""
+
+    FREE = "FREE"
+    SAME = "SAME"
+    OTHER = "OTHER"
+
+
+def compare_bindings(prior: str | None, presented: str) -> Binding:
+    """Whether a logical key is free, used by this very request, or used by another (REG-1-04, A-82)."""
+    if prior is None:
+        return Binding.FREE
+    return Binding.SAME if prior == presented else Binding.OTHER
+
+
+class State(StrEnum):
+    """Where a logical key stands (the registrar contract, section 3)."""
+
+    S0 = "S0"  # Nothing is there.
+    S1 = "S1"  # The commit failed, or nobody knows: resolve before doing anything else.
+    S2 = "S2"  # Consumed, with its inert row; the verifier has not spoken yet.
+    S3 = "S3"  # The verifier rejected it: consumed all the same, and only compensation is left.
+    S4 = "S4"  # Another attempt won.
+    CLOSED = "registered-closed"
+
+
+class VerifyStatus(StrEnum):
+    """The paired verifier's word. An error of the verifier leaves PENDING and never makes PASS (A-92)."""
+
+    PENDING = "PENDING"
+    PASS = "PASS"  # noqa: S105 - A verdict, not a secret.
+    FAIL = "FAIL"
+
+
+_STATE_AFTER_VERIFY: Final[Mapping[VerifyStatus, State]] = {
+    VerifyStatus.PENDING: State.S2,
+    VerifyStatus.PASS: State.CLOSED,
+    VerifyStatus.FAIL: State.S3,
+}
+
+
+class RegistrationRequest(msgspec.Struct, frozen=True):
+    """What a client asks for. ``issued_at`` and ``valid_until`` bound its freshness; None sets no bound."""
+
+    protocol_version: str
+    logical_request_key: str
+    canonical_operation: str
+    canonical_target: str
+    deployed_artifact_hash: str
+    owner_or_approval_binding: str
+    run_id: str
+    authorization_nonce: str
+    attempt_id: str
+    issued_at: Instant | None = None
+    valid_until: Instant | None = None
+
+    @property
+    def replay_key(self) -> str:
+        """The digest of what is meant; raises Refused when a bound field is empty."""
+        return identity.replay_key(
+            protocol_version=self.protocol_version,
+            logical_request_key=self.logical_request_key,
+            canonical_operation=self.canonical_operation,
+            canonical_target=self.canonical_target,
+            deployed_artifact_hash=self.deployed_artifact_hash,
+            owner_or_approval_binding=self.owner_or_approval_binding,
+            run_id=self.run_id,
+        )
+
+    @property
+    def effect(self) -> tuple[str, ...]:
+        """What is done, whatever key it goes by (A-91): the fourth axis of uniqueness."""
+        return self.canonical_operation, self.canonical_target, self.deployed_artifact_hash, self.run_id
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every field that binds, allows or identifies has a value (A-85)."""
+        return all(getattr(self, field) for field in self.__struct_fields__[:9])
+
+    def is_fresh(self, now: Instant) -> bool:
+        """Whether a *new* request may enter now. It says nothing about a key that is consumed (REG-4-01)."""
+        return _within(self.issued_at, now, self.valid_until)
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """The consumed record and its inert row, written together and never changed; only the verifier adds its word."""
+
+    protocol_version: str
+    logical_request_key: str
+    canonical_operation: str
+    canonical_target: str
+    deployed_artifact_hash: str
+    owner_or_approval_binding: str
+    run_id: str
+    authorization_nonce: str
+    attempt_id: str
+    replay_key: str
+    registered_at: Instant
+    status: str = DRAFT
+    verify_status: VerifyStatus = VerifyStatus.PENDING
+
+    @property
+    def state(self) -> State:
+        """S2, registered-closed or S3: a consumed key is never in another state."""
+        return _STATE_AFTER_VERIFY[self.verify_status]
+
+
+class CompensationRequest(msgspec.Struct, frozen=True):
+    """A wish to make up for a registration that the verifier rejected. It needs a nonce of its own (REG-3-14)."""
+
+    logical_request_key: str
+    owner_or_approval_binding: str
+    authorization_nonce: str
+    attempt_id: str
+    issued_at: Instant | None = None
+    valid_until: Instant | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every field that binds, allows or identifies has a value."""
+        return all(
+            (self.logical_request_key, self.owner_or_approval_binding, self.authorization_nonce, self.attempt_id)
+        )
+
+    def is_fresh(self, now: Instant) -> bool:
+        """Whether the request's own window is open."""
+        return _within(self.issued_at, now, self.valid_until)
+
+
+class Nonce(msgspec.Struct, frozen=True):
+    """An authority's credential, bound to its envelope and its window from birth (REG-1-08)."""
+
+    authorization_nonce: str
+    owner_or_approval_binding: str
+    valid_from: Instant
+    valid_until: Instant
+    consumed_by: str | None = None  # The logical key that used it.
+
+    def authorises(self, request: RegistrationRequest | CompensationRequest, now: Instant) -> bool:
+        """Whether it stands for this very envelope at this very time. Whether it was used before is another matter."""
+        return (
+            self.authorization_nonce == request.authorization_nonce
+            and self.owner_or_approval_binding == request.owner_or_approval_binding
+            and _within(self.valid_from, now, self.valid_until)
+        )
+
+
+def _within(start: Instant | None, now: Instant, end: Instant | None) -> bool:
+    """Half-open, as every window is here (A-26)."""
+    return (start is None or start <= now) and (end is None or now < end)
+
+
+class Compensation(msgspec.Struct, frozen=True):
+    """One compensation, linked to its key by name alone: the registration's row is never touched (REG-3-15)."""
+
+    logical_request_key: str
+    owner_or_approval_binding: str
+    authorization_nonce: str
+    attempt_id: str
+    compensated_at: Instant
+    verify_status: VerifyStatus = VerifyStatus.PENDING

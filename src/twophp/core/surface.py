@@ -1,0 +1,45 @@
+"""When a table may serve as the registrar's replay store: the criteria, and what follows from them.
+
+Probing a table is the registrar's work; here is only how its proofs are judged. Nothing but a proof counts: a criterion
+that was not probed, or whose probe broke, has failed (REG-6-09).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from twophp.core.registrar import REPLAY_SURFACE_NOT_FIT
+
+DOMAIN_FAIL_CLOSED: Final = "REPLAY_DOMAIN_FAIL_CLOSED_UNTIL_SURFACE_FIT_PROVEN"
+DOMAIN_READY: Final = "REPLAY_DOMAIN_READY_AS_CRITERIA"
+
+CRITERIA: Final[Mapping[str, str]] = {
+    "a": "single-use UNIQUE on replay_key, one row per logical effect, no attempt in any key",
+    "b": "columns that bind operation, canonical_target, run_id, deployed_artifact_hash, owner_or_approval_binding",
+    "c": "registration is its domain, not routing",
+    "d": "the key is consumed atomically inside Phase 1, and a conflict rejects",
+    "e": "a proven registrar is its only writer, and rows cannot be changed or deleted",
+    "f": "a durable failure audit outside the rolled-back transaction",
+    "g": "an exact retry returns the prior decision",
+    "h": "rows or tombstones are kept for the replay horizon",
+}
+
+
+class SurfaceVerdict(msgspec.Struct, frozen=True):
+    """What the proofs add up to. ``fit`` is necessary for the gate to open, and not sufficient (A-94)."""
+
+    fit: bool
+    code: str
+    domain_status: str
+    failed: tuple[str, ...]
+
+
+def judge_surface(proofs: Mapping[str, bool]) -> SurfaceVerdict:
+    """All of (a) to (h), or not fit (REG-6-00)."""
+    failed = tuple(letter for letter in CRITERIA if proofs.get(letter) is not True)
+    if failed:
+        return SurfaceVerdict(fit=False, code=REPLAY_SURFACE_NOT_FIT, domain_status=DOMAIN_FAIL_CLOSED, failed=failed)
+    return SurfaceVerdict(fit=True, code=DOMAIN_READY, domain_status=DOMAIN_READY, failed=())
