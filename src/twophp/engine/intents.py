@@ -6,6 +6,7 @@ history and its sealed parts as one change. The rules are all in ``core.phase``;
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -58,9 +59,9 @@ class Intents:
         return await self._open(intent, "response")
 
     async def sweep(self, policy_of: PolicyOf, owner: str, *, before: int, limit: int = 256) -> list[Decision]:
-        """Do what time has made due for up to ``limit`` intents, and say what was done."""
+        """Do what time has made due for up to ``limit`` intents, together, and say what was done."""
         keys = await self._store.due(INTENT, before, limit)
-        return [await self._attend(key, policy_of, owner) for key in keys]
+        return await asyncio.gather(*(self._attend(key, policy_of, owner) for key in keys))
 
     async def _attend(self, key: Key, policy_of: PolicyOf, owner: str) -> Decision:
         command = Attend(owner=owner)

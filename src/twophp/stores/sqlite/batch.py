@@ -27,17 +27,26 @@ if TYPE_CHECKING:
     from twophp.stores.sqlite.writer import Job
 
 _encode: Final = msgspec.json.Encoder().encode
+_READ_HEAD: Final = sql("read_head")
+_WRITE_HEAD: Final = sql("write_head")
+_INSERT_ENTRY: Final = sql("insert_entry")
+_UPDATE_ENTRY: Final = sql("update_entry")
+_KEEP_SEAL: Final = sql("keep_seal")
+_DESTROY_SEAL: Final = sql("destroy_seal")
+_DESTROY_SEALS: Final = sql("destroy_seals")
+_APPEND_JOURNAL: Final = sql("append_journal")
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 
 
 class _Slot:
     """A record of this batch: as it was found, as it is by now."""
 
-    __slots__ = ("entry", "entry_is_new", "id", "is_new", "record", "seals", "table")
+    __slots__ = ("entry", "entry_is_new", "id", "is_new", "keys", "record", "seals", "table")
 
-    def __init__(self, id: int, record: Record, table: Table, *, is_new: bool) -> None:  # noqa: A002
-        self.id = id
+    def __init__(self, id_: int, record: Record, keys: tuple[Key, ...], table: Table, *, is_new: bool) -> None:
+        self.id = id_
         self.record = record
+        self.keys = keys
         self.table = table
         self.is_new = is_new
         self.entry: LedgerEntry | None = None
@@ -69,7 +78,8 @@ class Batch:
     def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
         self._execute = connection.execute
         self._executemany = connection.executemany
-        self._seq, self._hash, at, self._next_id = self._execute(sql("read_head")).fetchone()
+        head: tuple[int, bytes, Instant, int] = next(self._execute(_READ_HEAD))
+        self._seq, self._hash, at, self._next_id = head
         self._now = max(clock(), at)  # A-29
         self._found: dict[Key, _Slot] = {}
         # What frees a unique key goes before what may take it.
@@ -92,14 +102,13 @@ class Batch:
             for by, values in job.keys:
                 wanted[by].append(values)
         found = self._found
-        for by, values in wanted.items():
+        for by, all_values in wanted.items():
             table = TABLE_OF_KEY[by]
-            for row in self._execute(table.reads[by], (_encode(values).decode(),)):
+            for row in self._execute(table.reads[by], (_encode(all_values).decode(),)):
                 record = table.record(row)
                 keys = record.keys()
-                slot = found.get(keys[0]) or _Slot(row[0], record, table, is_new=False)
-                for key in keys:
-                    found[key] = slot
+                if keys[0] not in found:  # It may have been wanted under two of its keys.
+                    found.update(dict.fromkeys(keys, _Slot(row[0], record, keys, table, is_new=False)))
 
     def _decide(self, job: Job) -> None:
         try:
@@ -129,14 +138,13 @@ class Batch:
         keys = record.keys()
         slot = found.get(keys[0])
         if slot is None:
-            slot = _Slot(self._new_id(), record, TABLE_OF_RECORD[type(record)], is_new=True)
+            slot = _Slot(self._new_id(), record, keys, TABLE_OF_RECORD[type(record)], is_new=True)
+            found.update(dict.fromkeys(keys, slot))
         else:
             assert record.version == slot.record.version + 1, "a record's version rises by one"
-            for key in slot.record.keys():
-                found.pop(key, None)
             slot.record = record
-        for key in keys:
-            found[key] = slot
+            if keys != slot.keys:
+                self._rekey(slot, keys)
         self._dirty[slot] = None
         slot.seals.update(put.seals)
         if put.entry is not None:
@@ -147,22 +155,27 @@ class Batch:
     def _drop(self, key: Key) -> None:
         """Forget the record. Its ledger row and its history still say what became of it."""
         slot = self._found[key]
-        for held in slot.record.keys():
-            self._found.pop(held, None)
+        self._rekey(slot, ())
         self._dirty.pop(slot, None)
         self._frees[slot.table.delete].append((slot.id,))
-        self._frees[sql("destroy_seals")].append((slot.id,))
+        self._frees[_DESTROY_SEALS].append((slot.id,))
+
+    def _rekey(self, slot: _Slot, keys: tuple[Key, ...]) -> None:
+        for key in slot.keys:
+            del self._found[key]
+        slot.keys = keys
+        self._found.update(dict.fromkeys(keys, slot))
 
     def _new_id(self) -> int:
         id_ = self._next_id
         self._next_id = id_ + 1
-        return int(id_)
+        return id_
 
     def _chain(self, record: int, event: JournalEvent) -> None:
         self._seq += 1
         self._hash = link(self._hash, self._seq, record, event)
         row = (self._seq, record, *msgspec.structs.astuple(event), self._hash)
-        self._takes[sql("append_journal")].append(row)
+        self._takes[_APPEND_JOURNAL].append(row)
 
     def _write(self) -> None:
         for slot in self._dirty:
@@ -170,7 +183,7 @@ class Batch:
         for statements in (self._frees, self._takes):
             for statement, rows in statements.items():
                 self._executemany(statement, rows)
-        self._execute(sql("write_head"), (self._seq, self._hash, self._now, self._next_id))
+        self._execute(_WRITE_HEAD, (self._seq, self._hash, self._now, self._next_id))
 
     def _collect(self, slot: _Slot) -> None:
         table, record, entry = slot.table, slot.record, slot.entry
@@ -179,11 +192,11 @@ class Batch:
         else:
             self._frees[table.update].append((*table.changes(record), slot.id))
         if entry is not None and slot.entry_is_new:
-            self._takes[sql("insert_entry")].append((slot.id, *msgspec.structs.astuple(entry)))
+            self._takes[_INSERT_ENTRY].append((slot.id, *msgspec.structs.astuple(entry)))
         elif entry is not None:
-            self._takes[sql("update_entry")].append((*entry_changes(entry), slot.id))
+            self._takes[_UPDATE_ENTRY].append((*entry_changes(entry), slot.id))
         for part, sealed in slot.seals.items():
             if sealed is None:
-                self._frees[sql("destroy_seal")].append((slot.id, part))
+                self._frees[_DESTROY_SEAL].append((slot.id, part))
             else:
-                self._takes[sql("keep_seal")].append((slot.id, part, sealed))
+                self._takes[_KEEP_SEAL].append((slot.id, part, sealed))

@@ -116,7 +116,18 @@ WHERE obligation_id = ? ORDER BY seq;
 SELECT * FROM journal WHERE seq > ? ORDER BY seq LIMIT ?;
 
 -- name: entries_unsynced
-SELECT * FROM entry WHERE sync_timestamp IS NULL ORDER BY id LIMIT ?;
+-- The journal is the feed: whatever changed after the cursor and has not been acknowledged since, oldest change first.
+SELECT entry.* FROM (
+    SELECT DISTINCT record FROM journal NOT INDEXED CROSS JOIN entry ON entry.id = record AND sync_timestamp IS NULL
+    WHERE seq > (SELECT synced FROM head) LIMIT ?
+) AS changed CROSS JOIN entry ON entry.id = changed.record;
+
+-- name: advance_synced
+-- Everything before the first change that is still unacknowledged never has to be looked at again.
+UPDATE head SET synced = coalesce(
+    (SELECT journal.seq - 1 FROM journal CROSS JOIN entry ON entry.id = record AND sync_timestamp IS NULL
+     WHERE journal.seq > head.synced ORDER BY journal.seq LIMIT 1),
+    head.seq);
 
 -- name: mark_synced
 UPDATE entry SET sync_timestamp = ?
@@ -135,7 +146,7 @@ SELECT entry.* FROM called CROSS JOIN entry ON entry.client_correlation_id = cal
 SELECT * FROM entry WHERE source = ? AND actor = 'client' ORDER BY id;
 
 -- name: entries_stalled
-SELECT * FROM entry WHERE phase IN ('WAITING_CONFIRM', 'PROCESSING', 'TTL_EXPIRED')
+SELECT * FROM entry WHERE (outcome IS NULL OR outcome = 'TTL_EXPIRED')
 AND phase IN (SELECT value FROM json_each(?)) ORDER BY phase_1_timestamp;
 
 -- name: entries_found

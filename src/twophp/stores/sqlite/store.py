@@ -28,10 +28,10 @@ from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import migrate, open_connection, translate
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLES, Row, Table, entry_of
-from twophp.stores.sqlite.writer import QUEUE_CAPACITY, Writer
+from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
 _STALLED: Final = '["WAITING_CONFIRM","TTL_EXPIRED"]'
 _STALLED_OR_RUNNING: Final = '["WAITING_CONFIRM","TTL_EXPIRED","PROCESSING"]'
@@ -40,18 +40,26 @@ _STALLED_OR_RUNNING: Final = '["WAITING_CONFIRM","TTL_EXPIRED","PROCESSING"]'
 class SQLiteStore:
     """A ``Store`` over one file. Use it from one event loop; any number of processes may share the file."""
 
-    def __init__(self, path: str, *, clock: Clock = system_clock, capacity: int = QUEUE_CAPACITY) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Clock = system_clock,
+        capacity: int = QUEUE_CAPACITY,
+        batch_limit: int = BATCH_LIMIT,
+    ) -> None:
         """Open or create the database, migrate it, and prove that a write reaches the disk."""
         self.path = path
         self._clock = clock
         self._capacity = capacity
+        self._batch_limit = batch_limit
         self._open()
 
     def _open(self) -> None:
         connection = open_connection(self.path)
         migrate(connection, self.path)
         self._connection = connection
-        self._writer = Writer(connection, self._clock, capacity=self._capacity)
+        self._writer = Writer(connection, self._clock, capacity=self._capacity, batch_limit=self._batch_limit)
         # Point reads are quicker than a hop to a thread; questions may take long and get a thread of their own.
         self._reads = open_connection(self.path, read_only=True)
         self._questions = open_connection(self.path, read_only=True)
@@ -63,9 +71,9 @@ class SQLiteStore:
     async def __aexit__(self, *_exc_info: object) -> None:
         await self.close()
 
-    async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
-        """See ``Store.transact``: answered only after COMMIT."""
-        return await self._writer.transact(keys, decide)
+    def transact(self, keys: Sequence[Key], decide: Decide) -> Coroutine[Any, Any, Any]:
+        """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
+        return self._writer.transact(keys, decide)
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: a range of an index on ``due_at``."""
@@ -89,7 +97,9 @@ class SQLiteStore:
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
         rows = [(at, e.client_correlation_id, e.server_correlation_id, e.actor, e.version) for e in entries]
-        await self._execute(sql("mark_synced"), rows)
+        await self._execute(
+            Statement(sql=sql("mark_synced"), rows=rows), Statement(sql=sql("advance_synced"), rows=[()])
+        )
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""
@@ -112,7 +122,7 @@ class SQLiteStore:
 
     async def kept(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
-        await self._execute(sql("keep_meta"), [(name, value)])
+        await self._execute(Statement(sql=sql("keep_meta"), rows=[(name, value)]))
         return str(self._read(sql("read_meta"), (name,))[0][0])
 
     async def reopen(self) -> None:
@@ -127,9 +137,9 @@ class SQLiteStore:
         for connection in (self._reads, self._questions, self._connection):
             connection.close()
 
-    async def _execute(self, statement: str, rows: list[Row]) -> None:
+    async def _execute(self, *statements: Statement) -> None:
         """Bookkeeping that no decision depends on, in the same queue as everything else."""
-        change = Change(answer=None, statements=(Statement(sql=statement, rows=rows),))
+        change = Change(answer=None, statements=statements)
         await self._writer.transact((), lambda _records: change)
 
     def _read(self, statement: str, bindings: tuple[Any, ...]) -> list[Row]:

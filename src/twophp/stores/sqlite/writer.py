@@ -52,10 +52,11 @@ class Job:
 class Writer:
     """The only writer of one handle. Several handles, also in several processes, may share a file."""
 
-    def __init__(self, connection: apsw.Connection, clock: Clock, *, capacity: int = QUEUE_CAPACITY) -> None:
+    def __init__(self, connection: apsw.Connection, clock: Clock, *, capacity: int, batch_limit: int) -> None:
         self._connection = connection
         self._clock = clock
         self._capacity = capacity
+        self._batch_limit = batch_limit
         self._waiting: deque[Job] = deque()
         self._drain: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
@@ -90,7 +91,7 @@ class Writer:
         try:
             while self._waiting:
                 await self._gather()
-                jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_LIMIT))]
+                jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._batch_limit))]
                 await self._flush(jobs)
                 for job in jobs:
                     if not job.done.done():  # A caller that gave up waiting is no reason to stop.
@@ -102,7 +103,7 @@ class Writer:
 
     async def _gather(self) -> None:
         seen = 0
-        while seen < len(self._waiting) < BATCH_LIMIT:
+        while seen < len(self._waiting) < self._batch_limit:
             seen = len(self._waiting)
             await asyncio.sleep(0)
 

@@ -1,6 +1,7 @@
 -- The kernel's tables. Ids are integers from one counter in `head`, so they rise with time: rows land at the end of
 -- their tables, and what belongs to a record (its ledger row, its sealed parts, its history) is found by that id.
 -- Random ids cost a page of the log each, so there are two indexes on them and no third.
+-- Checks are spelled as comparisons: for IN, SQLite builds a small table anew for every row it checks.
 
 CREATE TABLE head (
     one      INTEGER PRIMARY KEY CHECK (one = 1),
@@ -8,9 +9,10 @@ CREATE TABLE head (
     hash     BLOB    NOT NULL,          -- ... and its hash: a truncated journal no longer fits its head
     at       INTEGER NOT NULL,          -- time never runs backwards, not even over a restart
     next_id  INTEGER NOT NULL,
+    synced   INTEGER NOT NULL,          -- the central ledger has acknowledged every change up to this line
     opened   INTEGER NOT NULL           -- how often the file was opened; each opening proves that a write is durable
 ) STRICT;
-INSERT INTO head VALUES (1, 0, x'', 0, 1, 0);
+INSERT INTO head VALUES (1, 0, x'', 0, 1, 0, 0);
 
 CREATE TABLE meta (
     name   TEXT PRIMARY KEY,
@@ -31,8 +33,9 @@ CREATE TABLE intent (
     received_at            INTEGER NOT NULL,
     ttl_ms                 INTEGER NOT NULL CHECK (ttl_ms > 0),
     delta_ms               INTEGER NOT NULL CHECK (delta_ms >= 0),
-    phase                  TEXT    NOT NULL CHECK (phase IN
-        ('WAITING_CONFIRM', 'PROCESSING', 'COMMITTED', 'FAILED', 'TTL_EXPIRED', 'ABANDONED')),
+    phase                  TEXT    NOT NULL CHECK (
+        phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING' OR phase = 'COMMITTED' OR phase = 'FAILED'
+        OR phase = 'TTL_EXPIRED' OR phase = 'ABANDONED'),
     version                INTEGER NOT NULL CHECK (version > 0),
     confirmed_at           INTEGER,
     settled_at             INTEGER,
@@ -58,7 +61,8 @@ CREATE TABLE obligation (
     intent         TEXT    NOT NULL,
     reserved_at    INTEGER NOT NULL,
     timeout_ms     INTEGER NOT NULL CHECK (timeout_ms > 0),
-    state          TEXT    NOT NULL CHECK (state IN ('Reserved', 'Committed', 'RolledBack')),
+    state          TEXT    NOT NULL CHECK (
+        state = 'Reserved' OR state = 'Committed' OR state = 'RolledBack'),
     version        INTEGER NOT NULL CHECK (version > 0),
     settled_at     INTEGER,
     resolution     TEXT    NOT NULL,
@@ -75,7 +79,7 @@ CREATE TABLE entry (
     server_correlation_id  TEXT    NOT NULL,
     service_ledger_id      TEXT    NOT NULL,
     service_endpoint       TEXT    NOT NULL,
-    actor                  TEXT    NOT NULL CHECK (actor IN ('client', 'server')),
+    actor                  TEXT    NOT NULL CHECK (actor = 'client' OR actor = 'server'),
     source                 TEXT    NOT NULL,
     target                 TEXT    CHECK ((actor = 'client') = (target IS NOT NULL)),
     parent_reference_id    TEXT    NOT NULL CHECK (actor = 'client' OR parent_reference_id = client_correlation_id),
@@ -83,7 +87,8 @@ CREATE TABLE entry (
     phase_1_timestamp      INTEGER NOT NULL,
     phase_2_timestamp      INTEGER,
     ttl_ms                 INTEGER NOT NULL CHECK (ttl_ms > 0),
-    outcome                TEXT    CHECK (outcome IN ('COMMITTED', 'FAILED', 'TTL_EXPIRED', 'ABANDONED')),
+    outcome                TEXT    CHECK (
+        outcome = 'COMMITTED' OR outcome = 'FAILED' OR outcome = 'TTL_EXPIRED' OR outcome = 'ABANDONED'),
     payload_ref            TEXT,
     sync_timestamp         INTEGER,
     transaction_reference  TEXT,
@@ -92,14 +97,13 @@ CREATE TABLE entry (
     client_id_is_proxy     INTEGER NOT NULL,
     UNIQUE (client_correlation_id, server_correlation_id, actor)
 ) STRICT;
-CREATE INDEX entry_open ON entry (phase_1_timestamp) WHERE phase IN ('WAITING_CONFIRM', 'PROCESSING', 'TTL_EXPIRED');
-CREATE INDEX entry_unsynced ON entry (id) WHERE sync_timestamp IS NULL;
+CREATE INDEX entry_open ON entry (phase_1_timestamp) WHERE outcome IS NULL OR outcome = 'TTL_EXPIRED';
 -- A server row's parent is its own client id, which the pair's index finds; only client rows need one of their own.
 CREATE INDEX entry_children ON entry (parent_reference_id) WHERE actor = 'client';
 
 CREATE TABLE seal (
     record  INTEGER NOT NULL,
-    part    TEXT    NOT NULL CHECK (part IN ('payload', 'response')),
+    part    TEXT    NOT NULL CHECK (part = 'payload' OR part = 'response'),
     sealed  BLOB    NOT NULL,
     PRIMARY KEY (record, part)
 ) STRICT, WITHOUT ROWID;
