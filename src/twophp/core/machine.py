@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -42,7 +42,7 @@ class Never(msgspec.Struct, frozen=True):
 
 
 Cell: TypeAlias = Goto | Replay | Ignore | Refuse | Never
-Table: TypeAlias = Mapping[StrEnum, Mapping[StrEnum, Cell]]
+Table: TypeAlias = Mapping[Any, Mapping[Any, Cell]]  # By state, then by signal; a Mapping's key cannot be widened.
 
 
 def missing_cells(table: Table, states: Iterable[StrEnum], signals: Iterable[StrEnum]) -> list[tuple[str, str]]:
