@@ -1,0 +1,51 @@
+"""Instants on the wire: RFC 3339, UTC, milliseconds, ``Z`` (A-26). No clock is read here."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from twophp.core.errors import WireError
+
+if TYPE_CHECKING:
+    from twophp.core.records import Instant
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_DAY_MS: Final = 86_400_000
+_LAST: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z: RFC 3339 years have four digits.
+# An offset is required: the draft wants an *absolute* timestamp (§5.2.2), and a local time is none.
+_RFC3339: Final = re.compile(
+    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+def format_instant(at: Instant) -> str:
+    """``2026-01-02T03:04:05.678Z``. Exact: integers all the way, where ``fromtimestamp(ms / 1000)`` rounds."""
+    if not 0 <= at <= _LAST:
+        raise WireError("The instant lies outside the years 1970 to 9999.", code="internal")
+    day, rest_ms = divmod(at, _DAY_MS)
+    seconds, ms = divmod(rest_ms, 1000)
+    return f"{_date(day)}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}Z"
+
+
+@lru_cache(maxsize=16)  # Deadlines lie close together: the calendar is worked out once a day.
+def _date(day: int) -> str:
+    return (_EPOCH + timedelta(days=day)).isoformat()[:11]
+
+
+def parse_instant(value: bytes) -> Instant | None:
+    """Read what any RFC 3339 writer sends, None if it is no instant.
+
+    Finer fractions are cut off, not rounded: a client that leaves a little too early is safe, one that leaves a
+    little too late is not (draft §5.2.2: "MUST send Phase 2 before this timestamp").
+    """
+    if not _RFC3339.fullmatch(value):
+        return None
+    try:
+        moment = datetime.fromisoformat(value.decode("ascii").upper())
+    except ValueError:  # The 31st of February, the 25th hour, a leap second.
+        return None
+    return (moment - _EPOCH) // _MILLISECOND

@@ -1,0 +1,98 @@
+"""Refusals on the wire: ``application/problem+json`` (RFC 9457) with a stable ``code`` (A-10).
+
+``PROBLEMS`` is the whole vocabulary. Its titles are also the only texts that DTT-2PHP-Message ever carries: fixed,
+ASCII, at most 200 bytes (A-69). No id, no path and nothing else that came in goes out again; a problem says the same
+bytes to everybody, so an unknown id, a wrong client id and a wrong path cannot be told apart (A-67).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from twophp.core.errors import WireError
+from twophp.core.intent import Phase
+from twophp.wire import fields
+from twophp.wire.emit import EXPIRED_MESSAGE, NO_STORE, retry_after, state
+
+if TYPE_CHECKING:
+    from twophp.core.errors import TwoPHPError
+    from twophp.wire.fields import Headers
+
+CONTENT_TYPE: Final = (b"content-type", b"application/problem+json")
+
+
+class Kind(NamedTuple):
+    """One line of the table: the status, the sentence for people, and the phase where one may be told."""
+
+    status: int
+    title: str
+    phase: Phase | None = None
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete answer."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+PROBLEMS: Final[dict[str, Kind]] = {
+    "bad_request": Kind(400, "The request breaks the two-phase contract."),
+    "bad_field": Kind(400, "A field of the two-phase contract is malformed."),
+    "duplicate_field": Kind(400, "A field has more than one value; a comma separates values."),
+    "missing_field": Kind(400, "A required field is missing."),
+    "wrong_place": Kind(400, "A field was sent where it has no meaning."),
+    "bad_callback": Kind(400, "The callback must be an https URL without userinfo, fragment or comma."),
+    "unauthenticated": Kind(401, "Authentication failed."),
+    "tls_required": Kind(403, "Two-phase requests need TLS."),  # draft §13.6
+    "other_identity": Kind(403, "The intent belongs to another identity."),  # draft §13.2; A-67: no Phase-State
+    "unknown_intent": Kind(404, "No such intent."),  # A-67: no Phase-State
+    "ttl_expired": Kind(408, EXPIRED_MESSAGE, Phase.TTL_EXPIRED),  # draft §5.4
+    "still_processing": Kind(409, "The intent is still being processed.", Phase.PROCESSING),  # T2
+    "body_too_large": Kind(413, "The body is too large."),  # A-09, A-16
+    "fingerprint_mismatch": Kind(422, "The correlation id was used for another request."),  # A-32
+    "mode_mismatch": Kind(422, "The correlation id was used in another mode."),  # T2
+    "quota_exceeded": Kind(429, "Too many open intents."),
+    "internal": Kind(500, "Internal error."),
+    "outcome_indeterminate": Kind(500, "Outcome indeterminate.", Phase.FAILED),  # A-34, its exact words
+    "handler_failed": Kind(500, "Processing failed.", Phase.FAILED),  # draft §5.3.2
+    "store_unavailable": Kind(503, "The ledger is unavailable; nothing was registered."),
+    "store_overloaded": Kind(503, "The ledger is busy; nothing was registered."),
+    "commit_unknown": Kind(503, "The outcome is not known yet; ask again with the same ids."),  # A-42
+    "store_poisoned": Kind(503, "The ledger stopped; ask again with the same ids."),
+}
+
+
+def problem(code: str, *, field: str | None = None, retry_after_s: int | None = None) -> Problem:
+    """The answer for a code. ``field`` is one of the twelve names; anything else is not told.
+
+    A code outside the table is some internal error that was not meant for the wire, and is answered as one.
+    """
+    known = code if code in PROBLEMS else "internal"
+    answer = _problem(known, field if field in fields.NAMES else None)
+    if retry_after_s is None:
+        return answer
+    headers = (*answer.headers, retry_after(retry_after_s))
+    return Problem(status=answer.status, headers=headers, body=answer.body)
+
+
+def problem_of(error: TwoPHPError, *, retry_after_s: int | None = None) -> Problem:
+    """The answer for an error of our tree."""
+    field = error.field if isinstance(error, WireError) else None
+    return problem(error.code, field=field, retry_after_s=retry_after_s)
+
+
+@cache  # Bounded by codes times names; each answer is built once and shared.
+def _problem(code: str, field: str | None) -> Problem:
+    kind = PROBLEMS[code]
+    headers: Headers = [CONTENT_TYPE, NO_STORE, (fields.MESSAGE.key, kind.title.encode("ascii"))]
+    if kind.phase is not None:
+        headers.append(state(kind.phase))
+    members: dict[str, str | int] = {"status": kind.status, "code": code, "title": kind.title}
+    if field is not None:
+        members["field"] = field
+    return Problem(status=kind.status, headers=tuple(headers), body=msgspec.json.encode(members))
