@@ -8,16 +8,18 @@ touched is written once, as it is in the end; its history is written line by lin
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from twophp.core.entry import LedgerEntry
+from twophp.core.errors import StoreError
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.ports import Change, Clock, Part, Put
 from twophp.stores.journal import link
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, Row, Table, entry_changes
+from twophp.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +43,7 @@ _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no 
 class _Slot:
     """A record of this batch: as it was found, as it is by now."""
 
-    __slots__ = ("entry", "entry_is_new", "id", "is_new", "keys", "record", "seals", "table")
+    __slots__ = ("entry", "entry_is_new", "id", "is_dropped", "is_new", "keys", "record", "seals", "table")
 
     def __init__(self, id_: int, record: Record, keys: tuple[Key, ...], table: Table, *, is_new: bool) -> None:
         self.id = id_
@@ -49,27 +51,10 @@ class _Slot:
         self.keys = keys
         self.table = table
         self.is_new = is_new
+        self.is_dropped = False
         self.entry: LedgerEntry | None = None
         self.entry_is_new = False
         self.seals: dict[Part, Sealed | None] = {}
-
-
-class _View:
-    """What one decision may see."""
-
-    __slots__ = ("_found", "_keys", "now")
-
-    def __init__(self, keys: Sequence[Key], found: dict[Key, _Slot], now: Instant) -> None:
-        self._keys = keys
-        self._found = found
-        self.now = now
-
-    def get(self, key: Key) -> Any | None:
-        if key not in self._keys:
-            message = f"the transaction did not name {key}"
-            raise KeyError(message)
-        slot = self._found.get(key)
-        return None if slot is None else slot.record
 
 
 class Batch:
@@ -78,6 +63,7 @@ class Batch:
     def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
         self._execute = connection.execute
         self._executemany = connection.executemany
+        self._count_changes = connection.total_changes
         head: tuple[int, bytes, Instant, int] = next(self._execute(_READ_HEAD))
         self._seq, self._hash, at, self._next_id = head
         self._now = max(clock(), at)  # A-29
@@ -112,7 +98,7 @@ class Batch:
 
     def _decide(self, job: Job) -> None:
         try:
-            change = job.decide(_View(job.keys, self._found, self._now))
+            change = job.decide(View(job.keys, self._found, self._now))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
             job.error = error
             return
@@ -134,37 +120,44 @@ class Batch:
             self._takes[statement.sql].extend(statement.rows)
 
     def _put(self, put: Put) -> _Slot:
-        record, found = put.record, self._found
+        record = put.record
         keys = record.keys()
-        slot = found.get(keys[0])
+        slot = self._found.get(keys[0])
+        if record.version != (1 if slot is None else slot.record.version + 1):
+            raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
         if slot is None:
-            slot = _Slot(self._new_id(), record, keys, TABLE_OF_RECORD[type(record)], is_new=True)
-            found.update(dict.fromkeys(keys, slot))
-        else:
-            assert record.version == slot.record.version + 1, "a record's version rises by one"
-            slot.record = record
-            if keys != slot.keys:
-                self._rekey(slot, keys)
+            slot = _Slot(self._new_id(), record, (), TABLE_OF_RECORD[type(record)], is_new=True)
+        slot.record = record
+        if keys != slot.keys:
+            self._rekey(slot, keys)
         self._dirty[slot] = None
         slot.seals.update(put.seals)
         if put.entry is not None:
+            if not put.journal:  # The journal is what the central ledger is fed from.
+                raise StoreError(f"{keys[0]}: a ledger row changes with a line of history", code="bad_change")
             slot.entry = put.entry
             slot.entry_is_new = slot.entry_is_new or put.entry.version == 1
         return slot
 
     def _drop(self, key: Key) -> None:
         """Forget the record. Its ledger row and its history still say what became of it."""
-        slot = self._found[key]
+        slot = self._found.get(key)
+        if slot is None:
+            raise StoreError(f"{key}: there is no record to drop", code="bad_change")
         self._rekey(slot, ())
-        self._dirty.pop(slot, None)
-        self._frees[slot.table.delete].append((slot.id,))
-        self._frees[_DESTROY_SEALS].append((slot.id,))
+        slot.is_dropped = True
+        if not slot.is_new:
+            self._frees[slot.table.delete].append((slot.id,))
+            self._frees[_DESTROY_SEALS].append((slot.id,))
 
     def _rekey(self, slot: _Slot, keys: tuple[Key, ...]) -> None:
+        found = self._found
         for key in slot.keys:
-            del self._found[key]
+            del found[key]
+        for key in keys:
+            if found.setdefault(key, slot) is not slot:
+                raise StoreError(f"{key}: another record holds it", code="constraint")
         slot.keys = keys
-        self._found.update(dict.fromkeys(keys, slot))
 
     def _new_id(self) -> int:
         id_ = self._next_id
@@ -182,19 +175,28 @@ class Batch:
             self._collect(slot)
         for statements in (self._frees, self._takes):
             for statement, rows in statements.items():
+                before = self._count_changes()
                 self._executemany(statement, rows)
+                if statement is _UPDATE_ENTRY and self._count_changes() - before != len(rows):
+                    raise StoreError("a ledger row that is not there cannot change", code="bad_change")
         self._execute(_WRITE_HEAD, (self._seq, self._hash, self._now, self._next_id))
 
     def _collect(self, slot: _Slot) -> None:
-        table, record, entry = slot.table, slot.record, slot.entry
-        if slot.is_new:
-            self._takes[table.insert].append((slot.id, *table.row(record)))
-        else:
-            self._frees[table.update].append((*table.changes(record), slot.id))
+        """The rows to write. A record that was dropped again still leaves its ledger row as it was put last."""
+        entry = slot.entry
+        if not slot.is_dropped:
+            self._collect_record(slot)
         if entry is not None and slot.entry_is_new:
             self._takes[_INSERT_ENTRY].append((slot.id, *msgspec.structs.astuple(entry)))
         elif entry is not None:
             self._takes[_UPDATE_ENTRY].append((*entry_changes(entry), slot.id))
+
+    def _collect_record(self, slot: _Slot) -> None:
+        table, record = slot.table, slot.record
+        if slot.is_new:
+            self._takes[table.insert].append((slot.id, *table.row(record)))
+        else:
+            self._frees[table.update].append((*table.changes(record), slot.id))
         for part, sealed in slot.seals.items():
             if sealed is None:
                 self._frees[_DESTROY_SEAL].append((slot.id, part))

@@ -28,6 +28,20 @@ _ERRORS: Final[tuple[tuple[type[apsw.Error], type[TwoPHPError], str, str], ...]]
     (apsw.TooBigError, StoreError, "too_big", "a value is too big for the database"),
 )
 
+# The disk, another process, the machine: trouble that strikes everybody alike, whoever's change met it first.
+_OUTSIDE_FAULTS: Final = (
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.LockedError,
+    apsw.NoMemError,
+    apsw.NotADBError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+)
+
 
 def translate(error: apsw.Error) -> TwoPHPError:
     """Our error for one of SQLite's."""
@@ -35,6 +49,11 @@ def translate(error: apsw.Error) -> TwoPHPError:
         if isinstance(error, theirs):
             return ours(f"{message}: {error}", code=code)
     return StoreError(str(error))
+
+
+def is_outside_fault(error: Exception) -> bool:
+    """Whether everybody who waits must hear of it. Anything else is the fault of one change, and only its caller's."""
+    return isinstance(error, _OUTSIDE_FAULTS)
 
 
 def is_fsync_failure(error: apsw.Error) -> bool:

@@ -20,7 +20,7 @@ import apsw
 
 from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, TwoPHPError
 from twophp.stores.sqlite.batch import Batch
-from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, translate
+from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Writer:
     async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
         """Queue the wish and wait until it is durable. At capacity it is refused at once: nothing is queued."""
         if self._poison is not None:
-            raise self._poison
+            raise _for_a_caller(self._poison)
         if len(self._waiting) >= self._capacity:
             message = f"{self._capacity} changes are waiting for the disk"
             raise StoreOverloaded(message)
@@ -108,12 +108,14 @@ class Writer:
             await asyncio.sleep(0)
 
     async def _flush(self, jobs: list[Job]) -> None:
-        """One transaction for all; if the database refuses a write, one savepoint for each, so one harms nobody."""
+        """One transaction for all; if a change cannot be written, one savepoint for each, so one harms nobody."""
         try:
             await self._begin()
             try:
                 changed = self._run(jobs)
-            except (apsw.ConstraintError, apsw.TooBigError):
+            except Exception as error:
+                if is_outside_fault(error):
+                    raise
                 self._connection.execute(sql("rollback"))
                 await self._begin()
                 changed = self._run_one_by_one(jobs)
@@ -147,9 +149,11 @@ class Writer:
             self._connection.execute(sql("savepoint"))
             try:
                 changed |= self._run([job])
-            except (apsw.ConstraintError, apsw.TooBigError) as error:
+            except Exception as error:
+                if is_outside_fault(error):
+                    raise
                 self._connection.execute(sql("rollback_to_savepoint"))
-                job.error = translate(error)
+                job.error = _for_a_caller(error)
             self._connection.execute(sql("release_savepoint"))
         return changed
 
@@ -200,4 +204,4 @@ def _for_a_caller(error: Exception) -> TwoPHPError:
         return translate(error)
     if isinstance(error, TwoPHPError):
         return type(error)(str(error), code=error.code)
-    return StoreError(f"a batch failed: {error!r}")
+    return StoreError(f"the change cannot be written: {error!r}", code="bad_change")
