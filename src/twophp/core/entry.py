@@ -21,7 +21,7 @@ OUTCOMES: Final = frozenset({Phase.COMMITTED, Phase.FAILED, Phase.TTL_EXPIRED, P
 CLIENT_PHASES: Final = frozenset(Phase) - {Phase.ABSENT, Phase.ABANDONED}
 
 
-class LedgerEntry(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
     """The draft's sixteen fields in its order, then three of ours. Times are epoch milliseconds until they leave."""
 
     client_correlation_id: str
@@ -97,8 +97,10 @@ def broken_rules(entry: LedgerEntry) -> list[str]:
     rules = [
         (entry.actor in ("client", "server"), "actor is 'client' or 'server' (draft §9.8)"),
         (is_client == (entry.target is not None), "target is set on client rows and only there (draft §10.2)"),
-        (is_client or entry.parent_reference_id == entry.client_correlation_id,
-         "a server row has the inbound id as parent"),
+        (
+            is_client or entry.parent_reference_id == entry.client_correlation_id,
+            "a server row has the inbound id as parent",
+        ),
         (entry.phase is not Phase.ABSENT, "a row has one of the six phases"),
         (not is_client or entry.phase in CLIENT_PHASES, "a client row is never ABANDONED (A-49)"),
         (entry.outcome == outcome_of(entry.phase), "outcome is the final phase, and null before it (A-45)"),

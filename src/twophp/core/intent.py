@@ -44,7 +44,7 @@ SETTLED: Final = frozenset({Phase.COMMITTED, Phase.FAILED})
 UNCONFIRMED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
 
 
-class Intent(msgspec.Struct, frozen=True):
+class Intent(msgspec.Struct, frozen=True, gc=False):
     """The server's record. Fields stand in the order of the store's columns, so a row becomes a record at once."""
 
     client_correlation_id: str

@@ -43,7 +43,7 @@ class Record(Protocol):
         ...
 
 
-class JournalEvent(msgspec.Struct, frozen=True):
+class JournalEvent(msgspec.Struct, frozen=True, gc=False):
     """One line of history, written in the same change as the state it explains, and never again."""
 
     kind: str

@@ -1,0 +1,192 @@
+"""Durable handshakes per second through the SQLite store, and what they are to be compared with.
+
+    ours       register, confirm and settle through ``Intents``: three durable changes, payload and response sealed
+    one_each   the same code, one transaction per change (a)
+    ceiling    a thread that does nothing but the statements `ours` wrote, in the batches `ours` made (b)
+
+All three run in turn, several rounds, on fresh files in one directory; a ratio compares two figures of one round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias
+
+import msgspec
+
+from twophp.core.entry import Writer
+from twophp.core.identity import intent_replay_key, payload_digest, principal_digest
+from twophp.core.intent import Mode, Phase
+from twophp.core.phase import Confirm, Register, Settle
+from twophp.core.policy import Policy
+from twophp.engine.intents import Intents
+from twophp.stores.clock import mint_uuid, system_clock
+from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.batch import Batch
+from twophp.stores.sqlite.connection import migrate, open_connection
+from twophp.stores.sqlite.sql import sql
+from twophp.stores.sqlite.writer import BATCH_LIMIT, CHECKPOINT_PAGES
+from twophp.stores.vault import AesGcmVault, KeyRing
+
+PAYLOAD = b'{"sku": "A-1", "quantity": 3, "note": "%s"}' % (b"x" * 260)
+POLICY = Policy.standard()
+PRINCIPAL = principal_digest("bearer", "https://issuer.example", "checkout")
+DIGEST = payload_digest("application/json", PAYLOAD)
+
+Statements: TypeAlias = list[tuple[str, list[tuple[Any, ...]]]]
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One run: how many per second, and the slow end of how long one took."""
+
+    per_second: float
+    p99_ms: float
+
+
+class Round(msgspec.Struct, frozen=True):
+    """The three contenders, one after the other."""
+
+    ours: Figure
+    one_each: Figure
+    ceiling: Figure
+    batch: float
+
+
+async def handshake(intents: Intents) -> None:
+    """Three durable changes."""
+    client_id, server_id, now = mint_uuid(), mint_uuid(), system_clock()
+    replay_key = intent_replay_key(
+        principal=PRINCIPAL, client_correlation_id=client_id, method="POST", target="/orders", payload=DIGEST
+    )
+    register = Register(
+        client_correlation_id=client_id,
+        server_correlation_id=server_id,
+        principal=PRINCIPAL,
+        replay_key=replay_key,
+        mode=Mode.STANDARD,
+        service_endpoint="orders/orders",
+        path="/orders",
+        arrived_at=now,
+    )
+    await intents.register(register, PAYLOAD, POLICY)
+    confirm = Confirm(
+        client_correlation_id=client_id,
+        server_correlation_id=server_id,
+        principal=PRINCIPAL,
+        path="/orders",
+        arrived_at=now,
+        owner="bench",
+    )
+    intent = (await intents.confirm(confirm, POLICY)).intent
+    assert intent is not None
+    settle = Settle(fence=intent.fence, succeeded=True, status=201, resource_id="42")
+    settled = (await intents.settle(intent, settle, PAYLOAD, POLICY)).intent
+    assert settled is not None
+    assert settled.phase is Phase.COMMITTED
+
+
+async def _drive(store: SQLiteStore, callers: int, handshakes: int) -> Figure:
+    intents = Intents(store, AesGcmVault(KeyRing.generate()), Writer(source="orders", service_ledger_id=mint_uuid()))
+    took: list[float] = []
+
+    async def caller() -> None:
+        for _ in range(handshakes // callers):
+            began = time.perf_counter()
+            await handshake(intents)
+            took.append(time.perf_counter() - began)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    elapsed = time.perf_counter() - began
+    return Figure(len(took) / elapsed, sorted(took)[int(len(took) * 0.99)] * 1e3)
+
+
+async def _through_the_store(path: Path, callers: int, handshakes: int, batch_limit: int) -> Figure:
+    async with SQLiteStore(str(path), batch_limit=batch_limit) as store:
+        await _drive(store, callers, callers)  # Warm up: files, caches, statements.
+        return await _drive(store, callers, handshakes)
+
+
+@contextmanager
+def _recording() -> Iterator[list[Statements]]:
+    """Note every statement of every batch, as it was executed."""
+    batches: list[Statements] = []
+    write = Batch._write  # noqa: SLF001 - the ceiling must execute exactly this.
+
+    def write_and_note(batch: Batch) -> None:
+        statements: Statements = []
+        execute = batch._executemany  # noqa: SLF001
+
+        def note(statement: str, rows: list[tuple[Any, ...]]) -> Any:
+            statements.append((statement, rows))
+            return execute(statement, rows)
+
+        batch._executemany = note  # type: ignore[assignment] # noqa: SLF001
+        write(batch)
+        batches.append(statements)
+
+    Batch._write = write_and_note  # type: ignore[method-assign] # noqa: SLF001
+    try:
+        yield batches
+    finally:
+        Batch._write = write  # type: ignore[method-assign] # noqa: SLF001
+
+
+def _replay(path: Path, batches: list[Statements]) -> Figure:
+    connection = open_connection(str(path))
+    migrate(connection, str(path))
+    pages = [0]
+    connection.set_wal_hook(lambda _connection, _name, count: pages.__setitem__(0, count) or 0)
+    took = []
+    began = time.perf_counter()
+    for statements in batches:
+        at = time.perf_counter()
+        connection.execute(sql("begin"))
+        for statement, rows in statements:
+            connection.executemany(statement, rows)
+        connection.execute(sql("commit"))
+        took.append(time.perf_counter() - at)
+        if pages[0] >= CHECKPOINT_PAGES:
+            connection.wal_checkpoint()
+    elapsed = time.perf_counter() - began
+    connection.close()
+    handshakes = sum(len(rows) for batch in batches for statement, rows in batch if statement == sql("insert_intent"))
+    return Figure(handshakes / elapsed, sorted(took)[int(len(took) * 0.99)] * 3e3)  # Three commits to a handshake.
+
+
+def measure(folder: Path, callers: int, handshakes: int, rounds: int) -> list[Round]:
+    """Run the contenders in turn, ``rounds`` times."""
+    found = []
+    for number in range(rounds):
+        here = folder / f"{callers}-{number}"
+        here.mkdir()
+        ours = asyncio.run(_through_the_store(here / "ours.db", callers, handshakes, BATCH_LIMIT))
+        each = asyncio.run(_through_the_store(here / "each.db", callers, max(callers, handshakes // 16), 1))
+        with _recording() as batches:
+            asyncio.run(_through_the_store(here / "note.db", callers, handshakes, BATCH_LIMIT))
+        with ThreadPoolExecutor(1) as thread:
+            ceiling = thread.submit(_replay, here / "ceiling.db", batches).result()
+        journal = sum(len(rows) for batch in batches for text, rows in batch if text == sql("append_journal"))
+        found.append(Round(ours, each, ceiling, journal / len(batches)))
+    return found
+
+
+def summary(callers: int, rounds: list[Round]) -> dict[str, float]:
+    """Medians over the rounds; a ratio is taken inside its round first."""
+    return {
+        "callers": callers,
+        "handshakes_per_second": median(r.ours.per_second for r in rounds),
+        "p99_ms": median(r.ours.p99_ms for r in rounds),
+        "changes_per_commit": median(r.batch for r in rounds),
+        "one_transaction_each_per_second": median(r.one_each.per_second for r in rounds),
+        "one_transaction_each_p99_ms": median(r.one_each.p99_ms for r in rounds),
+        "ratio_to_one_transaction_each": median(r.ours.per_second / r.one_each.per_second for r in rounds),
+        "ceiling_per_second": median(r.ceiling.per_second for r in rounds),
+        "ratio_to_ceiling": median(r.ours.per_second / r.ceiling.per_second for r in rounds),
+    }
