@@ -109,6 +109,10 @@ class Store(Protocol):
         """The journal of one record, oldest first."""
         ...
 
+    async def kept(self, name: str, value: str) -> str:
+        """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
+        ...
+
     async def close(self) -> None:
         """Finish what was accepted and let go of everything."""
         ...

@@ -12,7 +12,7 @@ seal fewer than 2**32 times; rotating is cheap and never takes the service down.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidTag
@@ -43,39 +43,68 @@ class KeyRing:
     @classmethod
     def generate(cls) -> Self:
         """A ring with one fresh key."""
-        name = os.urandom(4).hex()
-        return cls({name: AESGCM.generate_key(256)}, name)
+        name, key = mint_key()
+        return cls({name: key}, name)
+
+
+def mint_key() -> tuple[str, bytes]:
+    """A fresh key and a name for it."""
+    return os.urandom(4).hex(), AESGCM.generate_key(8 * KEY_BYTES)
 
 
 class AesGcmVault:
-    """A ``Vault`` over a key ring."""
+    """A ``Vault`` over a key ring.
 
-    def __init__(self, ring: KeyRing) -> None:
-        self._ciphers = {name.encode(): AESGCM(key) for name, key in ring.keys.items()}
-        name = ring.active.encode()
-        self._active = self._ciphers[name]
-        self._header = bytes((VERSION, len(name))) + name
+    ``reload`` returns a newer ring, or None while there is none. It is asked before every seal, so that a running
+    service takes up a rotation by another process, and once more when bytes name a key that is not in the ring.
+    """
+
+    def __init__(self, ring: KeyRing, reload: Callable[[], KeyRing | None] | None = None) -> None:
+        self._reload = reload
+        self._adopt(ring)
 
     def seal(self, plain: bytes, *, context: bytes) -> Sealed:
         """See ``Vault.seal``. The header is authenticated too, so a key's name cannot be swapped."""
+        self._refresh()
+        header, cipher = self._sealer
         nonce = os.urandom(NONCE_BYTES)
-        header = self._header
-        return Sealed(header + nonce + self._active.encrypt(nonce, plain, header + context))
+        return Sealed(header + nonce + cipher.encrypt(nonce, plain, header + context))
 
     def open(self, sealed: Sealed, *, context: bytes) -> bytes:
         """See ``Vault.open``."""
         name = key_name(sealed)
+        start = 2 + len(name)
+        header, nonce, body = sealed[:start], sealed[start : start + NONCE_BYTES], sealed[start + NONCE_BYTES :]
+        try:
+            return self._cipher(name).decrypt(nonce, body, header + context)
+        except (InvalidTag, ValueError) as error:
+            message = "the sealed bytes, or the row they belong to, were changed"
+            raise Tampered(message) from error
+
+    def _cipher(self, name: bytes) -> AESGCM:
+        if name not in self._ciphers:
+            self._refresh()
         cipher = self._ciphers.get(name)
         if cipher is None:
             message = f"sealed with key {name.decode(errors='replace')!r}, which is not in the ring"
             raise KeyMissing(message)
-        start = 2 + len(name)
-        header, nonce, body = sealed[:start], sealed[start : start + NONCE_BYTES], sealed[start + NONCE_BYTES :]
-        try:
-            return cipher.decrypt(nonce, body, header + context)
-        except (InvalidTag, ValueError) as error:
-            message = "the sealed bytes, or the row they belong to, were changed"
-            raise Tampered(message) from error
+        return cipher
+
+    def _refresh(self) -> None:
+        newer = None if self._reload is None else self._reload()
+        if newer is not None:
+            self._adopt(newer)
+
+    def _adopt(self, ring: KeyRing) -> None:
+        """Header and cipher are swapped as one value: another thread never seals under the wrong name."""
+        self._ciphers = {name.encode(): AESGCM(key) for name, key in ring.keys.items()}
+        self._sealer = seal_header(ring.active), self._ciphers[ring.active.encode()]
+
+
+def seal_header(name: str) -> bytes:
+    """What bytes sealed with this key begin with. The length in front keeps one name from being another's prefix."""
+    raw = name.encode()
+    return bytes((VERSION, len(raw))) + raw
 
 
 def key_name(sealed: bytes) -> bytes:

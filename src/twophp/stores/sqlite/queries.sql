@@ -154,3 +154,70 @@ SELECT * FROM entry WHERE client_correlation_id = ?1 OR server_correlation_id = 
 
 -- name: entries_newest
 SELECT * FROM entry ORDER BY id DESC LIMIT ?;
+
+-- Looking after what is stored: verification, and the rotation of keys. ------------------------------------------------
+
+-- name: begin_reading
+BEGIN;
+
+-- name: find_table
+SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?;
+
+-- name: any_seal
+SELECT EXISTS (SELECT 1 FROM seal);
+
+-- name: count_seals_of_others
+-- How many sealed parts do not begin with this header.
+SELECT count(*) FROM seal WHERE substr(sealed, 1, length(?1)) <> ?1;
+
+-- name: seal_headers
+SELECT substr(sealed, 1, 257) FROM seal;
+
+-- name: seals_of_others
+SELECT seal.record, seal.part, seal.sealed, coalesce(server_correlation_id, obligation_id) FROM seal
+LEFT JOIN intent ON intent.id = seal.record LEFT JOIN obligation ON obligation.id = seal.record
+WHERE (seal.record, seal.part) > (?1, ?2) AND substr(seal.sealed, 1, length(?3)) <> ?3
+ORDER BY seal.record, seal.part LIMIT ?4;
+
+-- name: reseal
+-- Only over the very bytes that were opened: a part that was replaced meanwhile is newer.
+UPDATE seal SET sealed = ?1 WHERE record = ?2 AND part = ?3 AND sealed = ?4;
+
+-- name: count_to_verify
+SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM intent) + (SELECT count(*) FROM obligation);
+
+-- name: journal_from
+SELECT * FROM journal WHERE seq > ? ORDER BY seq;
+
+-- name: journal_next
+SELECT min(seq) FROM journal WHERE seq > ?;
+
+-- name: intents_with_last_line
+SELECT journal.seq, journal.subject, journal.after, journal.fence, intent.* FROM intent
+LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = intent.id)
+ORDER BY intent.id;
+
+-- name: entry_of_record
+SELECT entry.* FROM entry WHERE id = ?;
+
+-- name: obligations_with_last_line
+SELECT journal.seq, journal.subject, journal.after, journal.fence, obligation.* FROM obligation
+LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = obligation.id)
+ORDER BY obligation.id;
+
+-- name: intents_gone
+-- Registered, not there, and no line says that it was forgotten.
+SELECT seq, subject FROM journal WHERE kind = 'intent' AND before = 'ABSENT'
+AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = journal.record)
+AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'intent' AND after = 'ABSENT');
+
+-- name: obligations_gone
+SELECT seq, subject FROM journal WHERE kind = 'obligation' AND before = 'Absent'
+AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = journal.record)
+AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'obligation' AND after = 'Absent');
+
+-- name: entries_without_intent
+-- The rows of what was forgotten: the last line about the record still says how it ended.
+SELECT journal.seq, journal.subject, journal.after, entry.server_correlation_id, entry.phase FROM entry
+LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
+WHERE actor = 'server' AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id) ORDER BY entry.id;

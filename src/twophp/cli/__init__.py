@@ -1,0 +1,25 @@
+"""The command line: ``twophp``. One file per group of commands; this one puts them together."""
+
+from __future__ import annotations
+
+import click
+
+from twophp import __version__
+from twophp.cli.demo import demo
+from twophp.cli.keys import keys
+from twophp.cli.ledger import ledger
+from twophp.cli.output import Commands
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="twophp")
+def main() -> None:
+    """Two-Phase HTTP: a mutation is registered by both sides before it runs, and runs once.
+
+    Exit codes: 0 fine, 1 something was found, 2 wrong usage or settings.
+    """
+
+
+main.add_command(demo)
+main.add_command(keys)
+main.add_command(ledger)

@@ -1,0 +1,188 @@
+"""``twophp keys``: the key ring that payloads and stored responses are sealed with."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import click
+import msgspec
+from rich.markup import escape
+from rich.table import Table
+
+from twophp.cli.output import FOUND, out, print_json, progress_bar, sqlite_path
+from twophp.core.errors import ConfigError
+from twophp.core.records import Instant
+from twophp.stores.keys import KEYS_FILE_VARIABLE, KEYS_VARIABLE
+from twophp.stores.ring_file import KeysFile, RingFile
+from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.reading import holds_seals, reading, rows_by_key
+from twophp.stores.sqlite.rotate import Rotation, retire_keys
+from twophp.stores.sqlite.rotate import rotate as rotate_store
+from twophp.stores.urls import StoreUrl, ring_source
+from twophp.stores.vault import KeyRing
+
+
+@click.group()
+def keys() -> None:
+    """Look after the keys that payloads and stored responses are sealed with.
+
+    The ring of orders.db is the file orders.db.keys beside it, unless TWOPHP_KEYS or TWOPHP_KEYS_FILE holds it: for
+    each key its name and base64 of 32 bytes, as in new:base64,old:base64, the active one first.
+    """
+
+
+class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of ``keys list``."""
+
+    name: str
+    rows: int
+    active: bool = False
+    in_ring: bool = True
+    created_at: str | None = None
+    replaced_at: str | None = None
+
+
+@keys.command("list")
+@click.argument("url_or_path")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@click.pass_context
+def list_(ctx: click.Context, url_or_path: str, *, as_json: bool) -> None:
+    r"""List the keys: which is active, since when, and how many rows are sealed with each.
+
+    Exits with 1 if rows are sealed with a key that is not in the ring.
+
+    \b
+    Example:
+      twophp keys list sqlite:///orders.db
+    """
+    path = sqlite_path(url_or_path)
+    lines = _lines(_source(path), rows_by_key(path))
+    if as_json:
+        print_json(lines)
+    else:
+        _print_lines(lines)
+    ctx.exit(0 if all(line.in_ring for line in lines) else FOUND)
+
+
+def _source(path: str) -> KeyRing | RingFile:
+    """Where the keys of an existing database come from. Looking never makes a ring."""
+    with reading(path):
+        source = ring_source(StoreUrl("sqlite", path))
+    if isinstance(source, KeysFile):
+        return source.ring()
+    if isinstance(source, RingFile) and not source.exists() and not holds_seals(path):
+        raise ConfigError(f"{path} has no key ring yet; its service makes one on its first start", code="ring_missing")
+    return source
+
+
+def _lines(source: KeyRing | RingFile, rows: dict[str, int]) -> list[KeyLine]:
+    if isinstance(source, KeyRing):
+        known = [KeyLine(name=name, rows=rows.get(name, 0), active=name == source.active) for name in source.keys]
+    else:
+        stored = source.load()
+        known = [
+            KeyLine(
+                name=key.name,
+                rows=rows.get(key.name, 0),
+                active=key.name == stored.active,
+                created_at=_iso(key.created_at),
+                replaced_at=None if key.replaced_at is None else _iso(key.replaced_at),
+            )
+            for key in stored.keys
+        ]
+    strange = sorted(rows.keys() - {line.name for line in known})
+    return [*known, *(KeyLine(name=name, rows=rows[name], in_ring=False) for name in strange)]
+
+
+def _iso(at: Instant) -> str:
+    return datetime.fromtimestamp(at / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _print_lines(lines: list[KeyLine]) -> None:
+    table = Table("key", "state", "rows", "created", "replaced", box=None)
+    for line in lines:
+        state = "active" if line.active else "opens" if line.in_ring else "[red]not in the ring[/red]"
+        name = escape(line.name) or "(not sealed bytes)"
+        table.add_row(name, state, f"{line.rows:,}", line.created_at or "", line.replaced_at or "")
+    out().print(table)
+
+
+@keys.command()
+@click.argument("url_or_path")
+@click.option("--retire", is_flag=True, help="Then retire old keys, as `twophp keys retire` does.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.pass_context
+def rotate(ctx: click.Context, url_or_path: str, *, retire: bool, as_json: bool) -> None:
+    r"""Make a new active key and seal every stored payload and response with it.
+
+    The service may go on running: it takes the new key up by itself, and old keys still open. If this is interrupted,
+    run it again and it goes on. Rows that do not open are named, left as they are, and make the exit code 1. With
+    TWOPHP_KEYS or TWOPHP_KEYS_FILE no key is made: put the new one first there, restart, then run this.
+
+    \b
+    Example:
+      twophp keys rotate sqlite:///orders.db
+      twophp keys rotate sqlite:///orders.db --retire
+    """
+    path = sqlite_path(url_or_path)
+    source = _source(path)
+    if retire:
+        _own(source)
+    done = asyncio.run(_rotate(path, source))
+    if retire and isinstance(source, RingFile) and not done.left:
+        done = msgspec.structs.replace(done, retired=retire_keys(path, source))
+    if as_json:
+        print_json(done)
+    else:
+        _print_rotation(done, source)
+    ctx.exit(0 if done.complete else FOUND)
+
+
+@keys.command("retire")
+@click.argument("url_or_path")
+@click.option("--json", "as_json", is_flag=True, help="Print the names of the removed keys as JSON.")
+def retire_(url_or_path: str, *, as_json: bool) -> None:
+    r"""Remove the keys that no row uses any more.
+
+    A key stays for a minute after it was replaced, because a running service may just have sealed something with it. A
+    retired key is gone for good: older backups of the database no longer open.
+
+    \b
+    Example:
+      twophp keys retire sqlite:///orders.db
+    """
+    path = sqlite_path(url_or_path)
+    names = retire_keys(path, _own(_source(path)))
+    if as_json:
+        print_json(names)
+    else:
+        out().print("\n".join(f"retired key {escape(name)}" for name in names) or "no key to retire")
+
+
+def _own(source: KeyRing | RingFile) -> RingFile:
+    if isinstance(source, KeyRing):
+        raise click.UsageError(f"keys from {KEYS_VARIABLE} or {KEYS_FILE_VARIABLE} are yours to remove")
+    return source
+
+
+async def _rotate(path: str, source: KeyRing | RingFile) -> Rotation:
+    async with SQLiteStore(path) as store:
+        with progress_bar("sealing") as progress:
+            return await rotate_store(store, source, progress=progress)
+
+
+def _print_rotation(done: Rotation, source: KeyRing | RingFile) -> None:
+    console = out()
+    for failed in done.unopened:
+        console.print(f"[red]{failed.code}[/red]: {escape(failed.subject)}, {failed.part}: {escape(failed.message)}")
+    if done.unopened_count:
+        console.print(f"{done.unopened_count:,} parts do not open and were left as they are")
+    if done.left:
+        console.print(f"{done.left:,} parts are still being sealed with an older key; run this again")
+    how = "new key" if done.minted else "active key"
+    console.print(f"{how} {escape(done.active)}: {done.resealed:,} parts sealed with it")
+    for name in done.retired:
+        console.print(f"retired key {escape(name)}")
+    if done.minted and isinstance(source, RingFile):
+        console.print(f"back up {escape(str(source.path))} now: the new key is nowhere else")

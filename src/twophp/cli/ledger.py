@@ -1,0 +1,65 @@
+"""``twophp ledger``: look at a service's local ledger."""
+
+from __future__ import annotations
+
+import click
+from rich.markup import escape
+
+from twophp.cli.output import FOUND, out, print_json, progress_bar, sqlite_path
+from twophp.stores.sqlite.verify import Head, Report
+from twophp.stores.sqlite.verify import verify as verify_file
+
+
+@click.group()
+def ledger() -> None:
+    """Look at a service's local ledger."""
+
+
+@ledger.command()
+@click.argument("url_or_path")
+@click.option("--expect", metavar="SEQ:HASH", help="A head noted earlier: history up to there must be the same.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.pass_context
+def verify(ctx: click.Context, url_or_path: str, expect: str | None, *, as_json: bool) -> None:
+    r"""Prove that nobody changed the journal, or say which line.
+
+    Finds edited, deleted and cut-off lines, and records and ledger rows that are not what the journal says. The service
+    may go on running meanwhile. Note the head it prints in another place: with --expect a journal that was rewritten
+    as a whole is found, too.
+
+    \b
+    Example:
+      twophp ledger verify orders.db
+      twophp ledger verify sqlite:///orders.db --expect 42:9f86d081...
+    """
+    noted = Head.parse(expect) if expect else None
+    with progress_bar("verifying") as progress:
+        report = verify_file(sqlite_path(url_or_path), expect=noted, progress=progress)
+    if as_json:
+        print_json(_document(report))
+    else:
+        _print(report)
+    ctx.exit(0 if report.holds else FOUND)
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {
+        "holds": report.holds,
+        "lines": report.lines,
+        "records": report.records,
+        "head": str(report.head),
+        "findings": report.findings,
+        "findings_count": report.findings_count,
+    }
+
+
+def _print(report: Report) -> None:
+    console = out()
+    for finding in report.findings:
+        console.print(f"[red]{finding.what}[/red]: {escape(finding.message)}")
+    unnamed = report.findings_count - len(report.findings)
+    if unnamed:
+        console.print(f"and {unnamed:,} more")
+    verdict = "[green]the journal holds[/green]" if report.holds else "[red]the journal does not hold[/red]"
+    console.print(f"{verdict}: {report.lines:,} lines, {report.records:,} records")
+    console.print(f"head {report.head}")

@@ -1,0 +1,59 @@
+"""How every command speaks: results on stdout, progress and errors on stderr, and exit codes that scripts can use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+
+from twophp.core.errors import TwoPHPError
+from twophp.stores.urls import StoreUrl, parse_store_url
+
+FOUND: Final = 1
+UNUSABLE: Final = 2
+
+
+class Commands(click.Group):
+    """A group whose commands may raise our errors: each is one line, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except TwoPHPError as error:
+            click.echo(f"error[{error.code}]: {error}", err=True)
+            ctx.exit(UNUSABLE)
+
+
+def out() -> Console:
+    """Where results go. Made when it is used, so that it finds the stdout of that moment."""
+    return Console(soft_wrap=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while it is a terminal; nothing otherwise, so logs stay readable."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def sqlite_path(url_or_path: str) -> str:
+    """The database that an argument means: a plain path will do."""
+    if ":" not in url_or_path.partition("/")[0]:
+        return url_or_path
+    where: StoreUrl = parse_store_url(url_or_path)
+    if where.kind != "sqlite":
+        raise click.UsageError(f"{url_or_path} keeps nothing; name a file or sqlite:///FILE")
+    return where.path

@@ -1,0 +1,140 @@
+"""Key rings: what is kept of a key, how a ring changes, and how one is written in a setting.
+
+A setting, as in ``TWOPHP_KEYS``, is a list of ``name:base64`` separated by commas or line ends; the first key is
+active and all of them open. ``TWOPHP_KEYS_FILE`` names a file that holds the same. A ring file is JSON:
+
+    {"version": 1, "active": "5f0c9a1e", "rotating": false, "keys": [
+      {"name": "5f0c9a1e", "key": "<base64 of 32 bytes>", "created_at": 1767225600000, "replaced_at": null}]}
+
+``rotating`` is true from the moment a new key becomes active until every row was looked at, so that a rotation which
+was cut short is continued and no second key is minted. Times are milliseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+from twophp.core.records import Instant
+from twophp.stores.vault import KeyRing, mint_key
+
+KEYS_VARIABLE: Final = "TWOPHP_KEYS"
+KEYS_FILE_VARIABLE: Final = "TWOPHP_KEYS_FILE"
+RING_VERSION: Final = 1
+
+RETIRE_GRACE_MS: Final = 60_000
+"""How long a replaced key stays whatever the rows say: bytes that a service sealed with it just before it learned of
+the new one may still be waiting for the disk."""
+
+_ENTRY: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):([A-Za-z0-9+/_=-]+)")
+
+Keys: TypeAlias = KeyRing | str
+"""A ring, or one written as in ``TWOPHP_KEYS``."""
+
+
+class RingKey(msgspec.Struct, frozen=True, kw_only=True):
+    """One key and its dates. Its representation shows no key, so that no log or traceback does."""
+
+    name: str
+    key: bytes
+    created_at: Instant
+    replaced_at: Instant | None = None
+
+    def __repr__(self) -> str:
+        return f"RingKey(name={self.name!r})"
+
+
+class StoredRing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a ring file holds."""
+
+    active: str
+    keys: tuple[RingKey, ...]
+    rotating: bool = False
+    version: int = RING_VERSION
+
+    def ring(self) -> KeyRing:
+        """The keys alone, checked."""
+        return KeyRing({key.name: key.key for key in self.keys}, self.active)
+
+
+def fresh_ring(now: Instant) -> StoredRing:
+    """A ring with one key."""
+    name, key = mint_key()
+    return StoredRing(active=name, keys=(RingKey(name=name, key=key, created_at=now),))
+
+
+def begin_rotation(stored: StoredRing, now: Instant) -> StoredRing:
+    """A new active key, and every old one kept; or the same ring while an earlier rotation is unfinished."""
+    if stored.rotating:
+        return stored
+    name, key = mint_key()
+    kept = (_replaced(old, now) if old.name == stored.active else old for old in stored.keys)
+    keys = (*kept, RingKey(name=name, key=key, created_at=now))
+    return StoredRing(active=name, keys=keys, rotating=True)
+
+
+def finish_rotation(stored: StoredRing) -> StoredRing:
+    """Every row was looked at."""
+    return msgspec.structs.replace(stored, rotating=False)
+
+
+def retire(stored: StoredRing, in_use: Collection[str], now: Instant) -> StoredRing:
+    """Without the keys that no row names and that were replaced long enough ago."""
+    return msgspec.structs.replace(stored, keys=tuple(key for key in stored.keys if _stays(key, stored, in_use, now)))
+
+
+def _stays(key: RingKey, stored: StoredRing, in_use: Collection[str], now: Instant) -> bool:
+    recently = key.replaced_at is None or now < key.replaced_at + RETIRE_GRACE_MS
+    return key.name == stored.active or key.name in in_use or recently
+
+
+def _replaced(key: RingKey, now: Instant) -> RingKey:
+    return msgspec.structs.replace(key, replaced_at=now)
+
+
+def parse_keys(text: str, where: str = KEYS_VARIABLE) -> KeyRing:
+    """The ring that a setting spells. No message ever quotes more of it than a key's name."""
+    entries = [entry.strip() for entry in re.split(r"[,\n]", text) if entry.strip()]
+    if not entries:
+        message = f"{where} holds no key; write name:base64, the active key first"
+        raise ConfigError(message, code="bad_key_ring")
+    keys = dict(_parse_entry(entry, number, where) for number, entry in enumerate(entries, 1))
+    if len(keys) < len(entries):
+        message = f"{where} names a key twice"
+        raise ConfigError(message, code="bad_key_ring")
+    return KeyRing(keys, next(iter(keys)))
+
+
+def _parse_entry(entry: str, number: int, where: str) -> tuple[str, bytes]:
+    found = _ENTRY.fullmatch(entry)
+    if found is None:
+        message = f"entry {number} of {where} is not name:base64"
+        raise ConfigError(message, code="bad_key_ring")
+    name, spelled = found.groups()
+    try:
+        return name, base64.b64decode(spelled.translate(str.maketrans("-_", "+/")), validate=True)
+    except binascii.Error as error:
+        message = f"key {name!r} of {where} is not base64"
+        raise ConfigError(message, code="bad_key_ring") from error
+
+
+def configured_keys(keys: Keys | None, environ: Mapping[str, str] | None = None) -> KeyRing | Path | None:
+    """The ring that was given, the file that the environment names, or None when nothing is said."""
+    environ = os.environ if environ is None else environ
+    if keys is not None:
+        return parse_keys(keys, "keys=") if isinstance(keys, str) else keys
+    text, path = environ.get(KEYS_VARIABLE), environ.get(KEYS_FILE_VARIABLE)
+    if text and path:
+        message = f"set {KEYS_VARIABLE} or {KEYS_FILE_VARIABLE}, not both"
+        raise ConfigError(message, code="bad_key_ring")
+    if text:
+        return parse_keys(text)
+    return Path(path) if path else None

@@ -1,0 +1,90 @@
+"""Looking at a database from outside: read-only, without migrating it and without making one that is not there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from twophp.core.errors import ConfigError, SchemaMismatch, Tampered
+from twophp.stores.sqlite.connection import APPLICATION_ID, open_connection, translate
+from twophp.stores.sqlite.sql import migrations, sql
+from twophp.stores.vault import key_name
+
+UNREADABLE = ""
+"""Stands for the name of the key when bytes in place of sealed ones do not even name one."""
+
+
+@contextmanager
+def reading(path: str) -> Iterator[apsw.Connection]:
+    """A read-only connection to a database of this version's schema, or an error that says why not."""
+    if not Path(path).is_file():
+        message = f"there is no database {path}"
+        raise ConfigError(message, code="no_such_database")
+    connection = open_connection(path, read_only=True)
+    try:
+        _refuse_other_schema(connection, path)
+        yield connection
+    except apsw.Error as error:
+        raise translate(error) from error
+    finally:
+        connection.close()
+
+
+@contextmanager
+def snapshot(path: str) -> Iterator[apsw.Connection]:
+    """As ``reading``, and everything read inside the block is of one moment while others write on.
+
+    Until the block ends, the write-ahead log cannot be folded back into the database and grows.
+    """
+    with reading(path) as connection:
+        connection.execute(sql("begin_reading"))
+        yield connection
+
+
+def _refuse_other_schema(connection: apsw.Connection, path: str) -> None:
+    newest = migrations()[-1][0]
+    owner, schema = connection.execute("PRAGMA application_id").get, connection.execute("PRAGMA user_version").get
+    if owner != APPLICATION_ID:
+        message = f"{path}: the file does not belong to twophp"
+        raise SchemaMismatch(message, code="foreign_database")
+    if schema != newest:
+        remedy = "upgrade twophp" if schema > newest else "start its service once, which migrates it"
+        message = f"{path}: has schema {schema}, this twophp reads {newest}; {remedy}"
+        raise SchemaMismatch(message)
+
+
+def holds_seals(path: str) -> bool:
+    """Whether the database has anything sealed. One that does not exist yet has not, and is not made."""
+    if not Path(path).is_file():
+        return False
+    connection = open_connection(path, read_only=True)
+    try:
+        is_ours = connection.execute(sql("find_table"), ("seal",)).get
+        return bool(is_ours and connection.execute(sql("any_seal")).get)
+    except apsw.Error as error:
+        raise translate(error) from error
+    finally:
+        connection.close()
+
+
+def rows_by_key(path: str) -> dict[str, int]:
+    """How many sealed parts each key's name stands on, and under ``UNREADABLE`` what names none."""
+    with reading(path) as connection:
+        return dict(Counter(_name(header) for (header,) in connection.execute(sql("seal_headers"))))
+
+
+def _name(header: bytes) -> str:
+    try:
+        return key_name(header).decode(errors="replace")
+    except Tampered:
+        return UNREADABLE
+
+
+def kept(connection: apsw.Connection, name: str) -> str | None:
+    """A setting that the store keeps, without making it."""
+    value: str | None = connection.execute(sql("read_meta"), (name,)).get
+    return value

@@ -1,0 +1,309 @@
+"""Verification: the journal holds, and records and ledger rows are what it says they are.
+
+The chain is checked line by line, each against the *stored* hash before it, so one edited line is one finding and not a
+finding for every line after it. Then every record is compared with the last line about it, and every ledger row with
+its record. All of it is read in one snapshot, row by row: memory does not grow with the journal.
+
+What a chain alone cannot show is a history that was rewritten from some line to the end, head and all. Whoever noted
+``seq:hash`` of an earlier head, as every report gives it, finds that too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import apsw
+import msgspec
+
+from twophp.core.entry import LedgerEntry, Writer, server_entry
+from twophp.core.errors import ConfigError, JournalBroken
+from twophp.core.intent import INTENT, Intent
+from twophp.core.obligation import OBLIGATION
+from twophp.core.records import JournalEvent
+from twophp.stores.journal import GENESIS, link
+from twophp.stores.sqlite.reading import kept, snapshot
+from twophp.stores.sqlite.sql import sql
+from twophp.stores.sqlite.tables import INTENTS, OBLIGATIONS, Row, Table, entry_of
+
+FINDINGS_NAMED: Final = 100
+PROGRESS_EVERY: Final = 1_000
+HASH_BYTES: Final = 32
+
+# Assigned by the central ledger, and by renewals that write no row.
+_NOT_MIRRORED: Final = frozenset({"sync_timestamp", "version"})
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many rows were looked at, of how many."""
+
+What: TypeAlias = Literal[
+    "edited_line",  # A line, or the hash of the one before it, was changed.
+    "missing_lines",  # Lines were deleted between two that are there.
+    "truncated",  # Lines were deleted at the end.
+    "rewritten_head",  # The head does not fit the last line.
+    "other_history",  # The chain does not go through the head that was noted earlier.
+    "record_differs",  # A record is not in the state that the last line about it says.
+    "record_missing",  # A record was deleted and no line says that it was forgotten.
+    "entry_differs",  # A ledger row is not what its record says.
+    "entry_missing",  # A record's ledger row was deleted.
+]
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A place in the journal: the number of a line and its hash."""
+
+    seq: int
+    digest: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``SEQ:HASH`` as a report gives it."""
+        seq, _colon, digest = text.partition(":")
+        try:
+            head = cls(int(seq), bytes.fromhex(digest))
+        except ValueError:
+            head = cls(0, b"")
+        if head.seq < 1 or len(head.digest) != HASH_BYTES:
+            message = f"{text!r} is not SEQ:HASH, such as 42:{'0a' * HASH_BYTES}"
+            raise ConfigError(message, code="bad_head")
+        return head
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.digest.hex()}"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong, and where."""
+
+    what: What
+    message: str
+    seq: int | None = None
+    subject: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verification found."""
+
+    lines: int
+    records: int
+    head: Head
+    findings: tuple[Finding, ...]  # The first of them ...
+    findings_count: int  # ... and how many there are.
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings_count
+
+    def require(self) -> None:
+        """Raise JournalBroken unless the journal holds."""
+        if not self.holds:
+            message = f"{self.findings_count} findings; the first: {self.findings[0].message}"
+            raise JournalBroken(message)
+
+
+def verify(path: str, *, expect: Head | None = None, progress: Progress | None = None) -> Report:
+    """Walk the whole journal, then every record and ledger row. Blocking: give it a thread inside a service."""
+    with snapshot(path) as connection:
+        return _Inspection(connection, expect, progress or _ignore).run()
+
+
+class _Inspection:
+    """One verification under way."""
+
+    def __init__(self, connection: apsw.Connection, expect: Head | None, progress: Progress) -> None:
+        self._execute = connection.execute
+        self._expect = expect
+        self._progress = progress
+        self._writer = _writer(connection)
+        self._total = int(self._execute(sql("count_to_verify")).get)
+        self._looked_at = 0
+        self._findings: list[Finding] = []
+        self._count = 0
+
+    def run(self) -> Report:
+        self._progress(0, self._total)
+        seq, digest, *_ = next(self._execute(sql("read_head")))
+        lines = self._check_chain(head := Head(seq, digest))
+        for table in (INTENTS, OBLIGATIONS):
+            self._check_records(table)
+        self._check_what_is_gone()
+        self._progress(self._total, self._total)
+        return Report(
+            lines=lines,
+            records=self._looked_at - lines,
+            head=head,
+            findings=tuple(self._findings),
+            findings_count=self._count,
+        )
+
+    def _find(self, what: What, message: str, *, seq: int | None = None, subject: str = "") -> None:
+        self._count += 1
+        if len(self._findings) < FINDINGS_NAMED:
+            self._findings.append(Finding(what=what, message=message, seq=seq, subject=subject))
+
+    def _look(self) -> None:
+        self._looked_at += 1
+        if self._looked_at % PROGRESS_EVERY == 0:
+            self._progress(self._looked_at, self._total)
+
+    # The chain.
+
+    def _check_chain(self, head: Head) -> int:
+        """Every line against the hash before it, then the head against the last; how many lines there are."""
+        last, lines = Head(0, GENESIS), 0
+        unseen = self._expect
+        for row in self._lines():
+            self._look()
+            lines += 1
+            last = self._check_line(last, row)
+            if unseen is not None and last.seq == unseen.seq:
+                self._check_expected(unseen, last)
+                unseen = None
+        if unseen is not None:
+            message = f"line {unseen.seq} was noted earlier as the head, and is not there"
+            self._find("other_history", message, seq=unseen.seq)
+        self._check_head(head, last)
+        return lines
+
+    def _lines(self) -> Iterator[Row]:
+        """Every line; one whose text cannot even be decoded comes with nothing but its number."""
+        seq = 0
+        while True:
+            try:
+                for row in self._execute(sql("journal_from"), (seq,)):
+                    seq = row[0]
+                    yield row
+            except UnicodeDecodeError:
+                seq = self._execute(sql("journal_next"), (seq,)).get
+                yield (seq,)
+            else:
+                return
+
+    def _check_line(self, previous: Head, row: Row) -> Head:
+        seq, *rest = row
+        if not rest:
+            self._find("edited_line", f"line {seq}: its text cannot be read", seq=seq)
+            return Head(seq, b"")
+        record, *fields, digest = rest
+        event = JournalEvent(*fields)
+        if seq != previous.seq + 1:
+            message = f"lines {previous.seq + 1} to {seq - 1} are missing"
+            self._find("missing_lines", message, seq=previous.seq + 1)
+        elif previous.digest or seq == 1:
+            self._check_link(previous, seq, record, event, digest)
+        return Head(seq, digest)
+
+    def _check_link(self, previous: Head, seq: int, record: int, event: JournalEvent, digest: bytes) -> None:
+        expected = link(previous.digest, seq, record, event)
+        if expected != digest:
+            message = (
+                f"line {seq} ({event.kind} {event.subject}, {event.event}): the line or the hash before it was changed;"
+                f" expected hash {expected.hex()}, found {digest.hex()}"
+            )
+            self._find("edited_line", message, seq=seq, subject=event.subject)
+
+    def _check_expected(self, expected: Head, found: Head) -> None:
+        if found.digest != expected.digest:
+            message = f"line {found.seq}: the noted hash was {expected.digest.hex()}, found {found.digest.hex()}"
+            self._find("other_history", message, seq=found.seq)
+
+    def _check_head(self, head: Head, last: Head) -> None:
+        if last.seq < head.seq:
+            message = f"the journal ends at line {last.seq}; its head says that there are {head.seq}"
+            self._find("truncated", message, seq=last.seq + 1)
+        elif last.seq > head.seq:
+            message = f"the head says that there are {head.seq} lines; the journal goes on to line {last.seq}"
+            self._find("rewritten_head", message, seq=head.seq + 1)
+        elif last.digest != head.digest:
+            message = f"the head's hash is {head.digest.hex()}, expected that of line {last.seq}: {last.digest.hex()}"
+            self._find("rewritten_head", message, seq=head.seq)
+
+    # Records and ledger rows.
+
+    def _check_records(self, table: Table) -> None:
+        try:
+            for seq, subject, after, fence, *columns in self._execute(sql(f"{table.kind}s_with_last_line")):
+                self._look()
+                self._check_record(table, tuple(columns), seq, (subject, after, fence))
+        except UnicodeDecodeError:
+            self._find(
+                "record_differs", f"the row of an {table.kind}, or its ledger row, holds text that cannot be read"
+            )
+
+    def _check_record(self, table: Table, row: Row, seq: int | None, said: Row) -> None:
+        try:
+            record: Any = table.record(row)
+        except (KeyError, TypeError):
+            self._find("record_differs", f"{table.kind} {row[0]} cannot be read", seq=seq, subject=str(said[0] or ""))
+            return
+        is_intent = isinstance(record, Intent)
+        subject = record.server_correlation_id if is_intent else record.obligation_id
+        if seq is None:
+            self._find("record_differs", f"{table.kind} {subject}: the journal has no line about it", subject=subject)
+            return
+        found = (subject, record.phase, record.fence) if is_intent else (subject, record.state, 0)
+        names = ("id", "phase" if is_intent else "state", "fence")
+        for problem in _differences(names, found, said):
+            message = f"{table.kind} {subject}: {problem}, as line {seq} says"
+            self._find("record_differs", message, seq=seq, subject=subject)
+        if is_intent:
+            self._check_entry(row[0], record, seq)
+
+    def _check_entry(self, id_: int, intent: Intent, seq: int) -> None:
+        subject = intent.server_correlation_id
+        row: Row | None = self._execute(sql("entry_of_record"), (id_,)).fetchone()
+        if row is None:
+            self._find("entry_missing", f"intent {subject}: its ledger row is missing", seq=seq, subject=subject)
+            return
+        for problem in self._entry_problems(row, intent):
+            message = f"ledger row of intent {subject}: {problem}"
+            self._find("entry_differs", message, seq=seq, subject=subject)
+
+    def _entry_problems(self, row: Row, intent: Intent) -> Iterator[str]:
+        try:
+            entry = entry_of(row)
+        except KeyError as error:
+            yield f"holds {error}, which is no phase and no mode"
+            return
+        writer = self._writer or Writer(source=entry.source, service_ledger_id=entry.service_ledger_id)
+        names = [name for name in LedgerEntry.__struct_fields__ if name not in _NOT_MIRRORED]
+        mirrored = server_entry(intent, writer)
+        found, expected = ([getattr(e, name) for name in names] for e in (entry, mirrored))
+        yield from _differences(names, found, expected)
+        if entry.version > intent.version:
+            yield f"version is {entry.version}, its record has {intent.version}"
+
+    def _check_what_is_gone(self) -> None:
+        for kind in (INTENT, OBLIGATION):
+            for seq, subject in self._execute(sql(f"{kind}s_gone")):
+                message = f"{kind} {subject}: registered by line {seq}, gone, and no line says that it was forgotten"
+                self._find("record_missing", message, seq=seq, subject=subject)
+        for seq, *said, subject, phase in self._execute(sql("entries_without_intent")):
+            if seq is None:
+                message = f"ledger row of {subject}: the journal has no line about it"
+                self._find("entry_differs", message, subject=subject)
+                continue
+            for problem in _differences(("server_correlation_id", "phase"), (subject, phase), said):
+                message = f"ledger row of {subject}: {problem}, as line {seq} says"
+                self._find("entry_differs", message, seq=seq, subject=subject)
+
+
+def _writer(connection: apsw.Connection) -> Writer | None:
+    """Who wrote this ledger, if the store was told."""
+    source, ledger_id = kept(connection, "service"), kept(connection, "service_ledger_id")
+    return Writer(source=source, service_ledger_id=ledger_id) if source and ledger_id else None
+
+
+def _differences(names: Any, found: Any, expected: Any) -> Iterator[str]:
+    for name, is_, should in zip(names, found, expected, strict=True):
+        if is_ != should:
+            yield f"{name} is {_plain(is_)}, expected {_plain(should)}"
+
+
+def _plain(value: object) -> str:
+    return str(value) if isinstance(value, str) else repr(value)
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Nobody watches."""

@@ -1,0 +1,71 @@
+"""Store URLs: ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``; and the vault that goes with each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+from twophp.ports import Clock, Store, Vault
+from twophp.stores.clock import system_clock
+from twophp.stores.keys import Keys, configured_keys
+from twophp.stores.memory import MemoryStore
+from twophp.stores.ring_file import KeysFile, RingFile, watching_vault
+from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.reading import holds_seals
+from twophp.stores.vault import AesGcmVault, KeyRing
+
+SUPPORTED: Final = "memory:, sqlite:///relative.db or sqlite:////absolute.db"
+_SQLITE: Final = "sqlite:///"
+
+
+class StoreUrl(msgspec.Struct, frozen=True):
+    """A store URL, understood. ``path`` is empty unless the store is a file."""
+
+    kind: Literal["memory", "sqlite"]
+    path: str = ""
+
+
+def parse_store_url(url: str) -> StoreUrl:
+    """What ``url`` names. The path stands as it is: nothing in it is an escape or an option."""
+    if url == "memory:":
+        return StoreUrl("memory")
+    path = url.removeprefix(_SQLITE)
+    if path == url or path in ("", ":memory:"):
+        scheme = url.partition(":")[0]  # No more of it: a URL may hold a password.
+        message = f"no store is known for a {scheme!r} URL like this; use {SUPPORTED}"
+        raise ConfigError(message, code="unknown_store")
+    return StoreUrl("sqlite", path)
+
+
+def open_store(url: str, *, clock: Clock = system_clock) -> Store:
+    """The store that ``url`` names, opened; made if it is not there."""
+    where = parse_store_url(url)
+    return MemoryStore(clock=clock) if where.kind == "memory" else SQLiteStore(where.path, clock=clock)
+
+
+def open_vault(url: str, keys: Keys | None = None, *, clock: Clock = system_clock) -> Vault:
+    """The vault for the store at ``url``.
+
+    Its ring is ``keys``, or what ``TWOPHP_KEYS`` or ``TWOPHP_KEYS_FILE`` says, or else: for SQLite the file beside the
+    database, made on the first start; for memory a ring that is forgotten with it.
+    """
+    where = parse_store_url(url)
+    source = ring_source(where, keys, clock=clock)
+    if isinstance(source, RingFile):
+        source.ensure(lambda: holds_seals(where.path))
+    return AesGcmVault(source) if isinstance(source, KeyRing) else watching_vault(source)
+
+
+def ring_source(
+    where: StoreUrl, keys: Keys | None = None, *, clock: Clock = system_clock
+) -> KeyRing | KeysFile | RingFile:
+    """Where the keys of a store come from. A ring file is not made here."""
+    configured = configured_keys(keys)
+    if isinstance(configured, Path):
+        return KeysFile(configured)
+    if configured is not None:
+        return configured
+    return KeyRing.generate() if where.kind == "memory" else RingFile.beside(where.path, clock=clock)
