@@ -327,7 +327,7 @@ def test_a_tombstone_is_forgotten_only_at_its_horizon() -> None:
     assert after(decide(known, Attend(), ends_at, REJECT)).phase is Phase.ABSENT
 
 
-@pytest.mark.req("A-62", "A-83")
+@pytest.mark.req("A-83")
 def test_a_settled_intent_loses_its_payload_then_its_row() -> None:
     known = committed()
     purged = after(decide(known, Attend(), T0 + 2 + REJECT.payload_retention_ms, REJECT))

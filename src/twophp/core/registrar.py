@@ -390,9 +390,11 @@ def verify(readback: Readback | None) -> VerifyStatus:
     if len(readback.registrations) != 1:
         return VerifyStatus.FAIL
     (row,) = readback.registrations
+    request = _request_of(row)
     holds = (
         row.status == DRAFT
-        and row.replay_key == _request_of(row).replay_key
+        and request.is_complete
+        and row.replay_key == request.replay_key
         and readback.nonce_consumed_by == row.logical_request_key
     )
     return VerifyStatus.PASS if holds else VerifyStatus.FAIL
