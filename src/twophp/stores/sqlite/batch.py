@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from twophp.core.entry import LedgerEntry
 from twophp.core.errors import StoreError
-from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
-from twophp.ports import Change, Clock, Part, Put
+from twophp.core.records import Instant, JournalEvent, Key
+from twophp.ports import Change, Clock, Put
 from twophp.stores.journal import link
+from twophp.stores.sqlite.known import Known, Slot
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, Row, Table, entry_changes
+from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, Row, entry_changes
 from twophp.stores.view import View
 
 if TYPE_CHECKING:
@@ -40,38 +40,22 @@ _APPEND_JOURNAL: Final = sql("append_journal")
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 
 
-class _Slot:
-    """A record of this batch: as it was found, as it is by now."""
-
-    __slots__ = ("entry", "entry_is_new", "id", "is_dropped", "is_new", "keys", "record", "seals", "table")
-
-    def __init__(self, id_: int, record: Record, keys: tuple[Key, ...], table: Table, *, is_new: bool) -> None:
-        self.id = id_
-        self.record = record
-        self.keys = keys
-        self.table = table
-        self.is_new = is_new
-        self.is_dropped = False
-        self.entry: LedgerEntry | None = None
-        self.entry_is_new = False
-        self.seals: dict[Part, Sealed | None] = {}
-
-
 class Batch:
     """Runs inside an open write transaction and leaves COMMIT to its caller."""
 
-    def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
+    def __init__(self, connection: apsw.Connection, clock: Clock, known: Known) -> None:
+        self._known = known
         self._execute = connection.execute
         self._executemany = connection.executemany
         self._count_changes = connection.total_changes
         head: tuple[int, bytes, Instant, int] = next(self._execute(_READ_HEAD))
         self._seq, self._hash, at, self._next_id = head
         self._now = max(clock(), at)  # A-29
-        self._found: dict[Key, _Slot] = {}
+        self._found: dict[Key, Slot] = {}
         # What frees a unique key goes before what may take it.
         self._frees: defaultdict[str, list[Row]] = defaultdict(list)
         self._takes: defaultdict[str, list[Row]] = defaultdict(list)
-        self._dirty: dict[_Slot, None] = {}
+        self._dirty: dict[Slot, None] = {}
         self.changed = False
 
     def run(self, jobs: Sequence[Job]) -> None:
@@ -82,19 +66,27 @@ class Batch:
         if self.changed:
             self._write()
 
+    def flushed(self) -> None:
+        """COMMIT is through: what was written is known."""
+        self._known.keep(self._dirty)
+
     def _read(self, jobs: Sequence[Job]) -> None:
+        found = self._found
         wanted: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
         for job in jobs:
-            for by, values in job.keys:
-                wanted[by].append(values)
-        found = self._found
+            for key in job.keys:
+                slot = self._known.get(key)
+                if slot is None:
+                    wanted[key.by].append(key.values)
+                else:
+                    found.update(dict.fromkeys(slot.keys, slot))
         for by, all_values in wanted.items():
             table = TABLE_OF_KEY[by]
             for row in self._execute(table.reads[by], (_encode(all_values).decode(),)):
                 record = table.record(row)
                 keys = record.keys()
                 if keys[0] not in found:  # It may have been wanted under two of its keys.
-                    found.update(dict.fromkeys(keys, _Slot(row[0], record, keys, table, is_new=False)))
+                    found.update(dict.fromkeys(keys, Slot(row[0], record, keys, table, is_new=False)))
 
     def _decide(self, job: Job) -> None:
         try:
@@ -119,14 +111,14 @@ class Batch:
         for statement in change.statements:
             self._takes[statement.sql].extend(statement.rows)
 
-    def _put(self, put: Put) -> _Slot:
+    def _put(self, put: Put) -> Slot:
         record = put.record
         keys = record.keys()
         slot = self._found.get(keys[0])
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
         if slot is None:
-            slot = _Slot(self._new_id(), record, (), TABLE_OF_RECORD[type(record)], is_new=True)
+            slot = Slot(self._new_id(), record, (), TABLE_OF_RECORD[type(record)], is_new=True)
         slot.record = record
         if keys != slot.keys:
             self._rekey(slot, keys)
@@ -150,7 +142,7 @@ class Batch:
             self._frees[slot.table.delete].append((slot.id,))
             self._frees[_DESTROY_SEALS].append((slot.id,))
 
-    def _rekey(self, slot: _Slot, keys: tuple[Key, ...]) -> None:
+    def _rekey(self, slot: Slot, keys: tuple[Key, ...]) -> None:
         found = self._found
         for key in slot.keys:
             del found[key]
@@ -181,7 +173,7 @@ class Batch:
                     raise StoreError("a ledger row that is not there cannot change", code="bad_change")
         self._execute(_WRITE_HEAD, (self._seq, self._hash, self._now, self._next_id))
 
-    def _collect(self, slot: _Slot) -> None:
+    def _collect(self, slot: Slot) -> None:
         """The rows to write. A record that was dropped again still leaves its ledger row as it was put last."""
         entry = slot.entry
         if not slot.is_dropped:
@@ -191,7 +183,7 @@ class Batch:
         elif entry is not None:
             self._takes[_UPDATE_ENTRY].append((*entry_changes(entry), slot.id))
 
-    def _collect_record(self, slot: _Slot) -> None:
+    def _collect_record(self, slot: Slot) -> None:
         table, record = slot.table, slot.record
         if slot.is_new:
             self._takes[table.insert].append((slot.id, *table.row(record)))

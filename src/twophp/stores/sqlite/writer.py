@@ -21,6 +21,7 @@ import apsw
 from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, TwoPHPError
 from twophp.stores.sqlite.batch import Batch
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
+from twophp.stores.sqlite.known import Known
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
         self._poison: StorePoisoned | None = None
         self._log_pages = 0
+        self._known = Known(connection)
         connection.set_wal_hook(self._count_log_pages)
 
     async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
@@ -111,16 +113,19 @@ class Writer:
         """One transaction for all; if a change cannot be written, one savepoint for each, so one harms nobody."""
         try:
             await self._begin()
+            self._known.refresh()
             try:
-                changed = self._run(jobs)
+                batches = [self._run(jobs)]
             except Exception as error:
                 if is_outside_fault(error):
                     raise
                 self._connection.execute(sql("rollback"))
                 await self._begin()
-                changed = self._run_one_by_one(jobs)
-            if changed:
+                batches = self._run_one_by_one(jobs)
+            if any(batch.changed for batch in batches):
                 await self._commit()
+                for batch in batches:
+                    batch.flushed()
             else:
                 self._connection.execute(sql("rollback"))
         except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
@@ -137,25 +142,27 @@ class Writer:
             self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             await self._off_loop(sql("begin"))
 
-    def _run(self, jobs: list[Job]) -> bool:
-        batch = Batch(self._connection, self._clock)
+    def _run(self, jobs: list[Job]) -> Batch:
+        batch = Batch(self._connection, self._clock, self._known)
         batch.run(jobs)
-        return batch.changed
+        return batch
 
-    def _run_one_by_one(self, jobs: list[Job]) -> bool:
-        changed = False
+    def _run_one_by_one(self, jobs: list[Job]) -> list[Batch]:
+        batches = []
         for job in jobs:
             job.error = None
+            self._known.forget()  # The batch that failed, and the one before this, left their marks in what was known.
             self._connection.execute(sql("savepoint"))
             try:
-                changed |= self._run([job])
+                batches.append(self._run([job]))
             except Exception as error:
                 if is_outside_fault(error):
                     raise
                 self._connection.execute(sql("rollback_to_savepoint"))
                 job.error = _for_a_caller(error)
             self._connection.execute(sql("release_savepoint"))
-        return changed
+        self._known.forget()
+        return batches
 
     async def _commit(self) -> None:
         try:
@@ -183,6 +190,7 @@ class Writer:
 
     def _fail(self, jobs: list[Job], error: Exception) -> None:
         """Nobody is told yes. Whatever is half done in the connection is undone, or the handle is given up."""
+        self._known.forget()
         try:
             if self._connection.in_transaction:
                 self._connection.execute(sql("rollback"))
