@@ -109,7 +109,7 @@ def _steps(state: StrEnum, signal: StrEnum, cell: Cell) -> Iterator[tuple[tuple[
     goto = cell.goto if isinstance(cell, Refuse) else cell
     if not isinstance(goto, Goto):
         return
-    label = f"{signal} / {goto.event}" if goto.event else signal.value
+    label = f"{signal.name} / {goto.event}" if goto.event else signal.name
     for after in goto.path:
         yield (state, after), label
         state = after
@@ -140,7 +140,7 @@ def table(states: Mapping[Any, Mapping[Any, Cell]]) -> str:
     notes: dict[str, int] = {}
     signals = list(next(iter(states.values())))
     ordered = [signal for signal in type(signals[0]) if signal in signals]
-    rows = [(f"**{signal}**", *(_text(states[state][signal], notes) for state in states)) for signal in ordered]
+    rows = [(f"**{signal.name}**", *(_text(states[state][signal], notes) for state in states)) for signal in ordered]
     reasons = "".join(f"{number}. {why}\n" for why, number in notes.items())
     return markdown(("Signal", *(state.value for state in states)), rows) + (f"\n{reasons}" if notes else "")
 

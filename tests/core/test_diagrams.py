@@ -19,7 +19,7 @@ def test_every_cell_and_every_rule_is_on_the_page() -> None:
     page = diagrams.machines()
     for machine in (phase, obligation):
         assert page.count("| **") == sum(len(one.Signal) for one in (phase, obligation))
-        assert all(f"**{signal}**" in page for signal in machine.Signal)
+        assert all(f"**{signal.name}**" in page for signal in machine.Signal)
     assert all(f"| {rule.row} | {rule.says} | `{rule.code}` |" in page for rule in registrar.RULES)
 
 

@@ -87,14 +87,14 @@ class State(StrEnum):
 
 
 class Signal(StrEnum):
-    """What a command amounts to."""
+    """What a command amounts to, in the tracker's own words."""
 
-    RESERVE = "RESERVE"  # Looked up under the state of whoever holds the same flow and key.
-    RESERVE_AGAIN = "RESERVE_AGAIN"  # The id is taken: the same reserve, said again after an unknown commit.
-    COMMIT = "COMMIT"
-    ROLLBACK = "ROLLBACK"
-    ROLLBACK_STRICT = "ROLLBACK_STRICT"  # From a caller who wants to hear that there was nothing left to roll back.
-    SCAN = "SCAN"
+    RESERVE = "reserve"  # Looked up under the state of whoever holds the same flow and key.
+    RESERVE_AGAIN = "reserve_again"  # The id is taken: the same reserve, said again after an unknown commit.
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    ROLLBACK_STRICT = "rollback_strict"  # From a caller who wants to hear that there was nothing left to roll back.
+    SCAN = "scan"
 
     __hash__ = str.__hash__
 
