@@ -1,0 +1,1 @@
+"""The stores, by the contract and by what is special about each."""

@@ -1,0 +1,11 @@
+"""The contract notes which requirements its tests show; here the notes become marks, as our other tests have them."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    shown = getattr(getattr(item, "function", None), "__requirements__", ())
+    if shown:
+        item.add_marker(pytest.mark.req(*shown))
