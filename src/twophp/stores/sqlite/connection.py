@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import apsw
@@ -66,14 +68,29 @@ def open_connection(path: str, *, read_only: bool = False) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     try:
         connection = apsw.Connection(path, flags=flags)
+    except apsw.Error as error:
+        raise translate(error) from error
+    with _given_up_on_failure(connection):
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         if not read_only:
+            _refuse_foreign(connection, path)  # Before WAL, which would already be a change to somebody else's file.
             _insist_on_durability(connection, path)
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute("PRAGMA foreign_keys = ON")
-    except apsw.Error as error:
-        raise translate(error) from error
     return connection
+
+
+@contextmanager
+def _given_up_on_failure(connection: apsw.Connection) -> Iterator[None]:
+    """Close the connection, which undoes what it has begun, and let out nothing but errors of ours."""
+    try:
+        yield
+    except apsw.Error as error:
+        connection.close()
+        raise translate(error) from error
+    except TwoPHPError:
+        connection.close()
+        raise
 
 
 def _insist_on_durability(connection: apsw.Connection, path: str) -> None:
@@ -92,40 +109,40 @@ def _insist_on_durability(connection: apsw.Connection, path: str) -> None:
 
 def migrate(connection: apsw.Connection, path: str) -> None:
     """Bring the schema to this version of twophp, one numbered step after the other, all in one transaction."""
-    steps = migrations()
-    newest = steps[-1][0]
-    try:
+    with _given_up_on_failure(connection):
         connection.execute(sql("begin"))
-        with_schema = connection.execute("PRAGMA user_version").get
-        _refuse_foreign(connection, path, with_schema, newest)
-        for number, script in steps:
+        with_schema = _refuse_foreign(connection, path)
+        for number, script in migrations():
             if number > with_schema:
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version = {number}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        # Also the fence after a commit of unknown outcome: once this write is durable, no frame that an earlier
-        # failed fsync left behind can come back to life.
         connection.execute(sql("prove_durable"))
         connection.execute(sql("commit"))
-    except apsw.Error as error:
-        _abort(connection)
-        raise translate(error) from error
-    except TwoPHPError:
-        _abort(connection)
-        raise
+        _fence(connection)
 
 
-def _abort(connection: apsw.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute(sql("rollback"))
+def _fence(connection: apsw.Connection) -> None:
+    """Make sure that a commit whose fsync failed, here or in a process that died, is there for good or gone for good.
+
+    Its frames may be at the end of the log. If nobody has found them, ``prove_durable`` has just overwritten them. If
+    the recovery of the log has found them, they count, but they may be in memory only: a kernel that failed to write a
+    page may call it clean. The log would then break at that page in a power cut, and everything after it be lost. So
+    the database gets its own copy of all that counts, and the log begins anew. Whoever keeps us from it has the file
+    open, and did the same when opening it.
+    """
+    with suppress(apsw.BusyError):
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
-def _refuse_foreign(connection: apsw.Connection, path: str, with_schema: int, newest: int) -> None:
+def _refuse_foreign(connection: apsw.Connection, path: str) -> int:
+    """The schema's number, if the file is ours or empty."""
+    with_schema = int(connection.execute("PRAGMA user_version").get)
+    newest = migrations()[-1][0]
+    owner = connection.execute("PRAGMA application_id").get
+    if owner != APPLICATION_ID and connection.execute(sql("count_tables")).get:
+        raise SchemaMismatch(f"{path}: the file belongs to another program", code="foreign_database")
     if with_schema > newest:
         message = f"{path}: schema {with_schema} is newer than this twophp knows ({newest}); upgrade twophp"
         raise SchemaMismatch(message, code="schema_too_new")
-    owner = connection.execute("PRAGMA application_id").get
-    has_tables = connection.execute(sql("count_tables")).get
-    if owner != APPLICATION_ID and has_tables:
-        message = f"{path}: the file belongs to another program"
-        raise SchemaMismatch(message, code="foreign_database")
+    return with_schema

@@ -114,17 +114,19 @@ class Writer:
         try:
             await self._begin()
             self._known.refresh()
+            batch = None
             try:
-                batches = [self._run(jobs)]
+                batch = self._run(jobs)
+                changed = batch.changed
             except Exception as error:
                 if is_outside_fault(error):
                     raise
                 self._connection.execute(sql("rollback"))
                 await self._begin()
-                batches = self._run_one_by_one(jobs)
-            if any(batch.changed for batch in batches):
+                changed = self._run_one_by_one(jobs)
+            if changed:
                 await self._commit()
-                for batch in batches:
+                if batch is not None:
                     batch.flushed()
             else:
                 self._connection.execute(sql("rollback"))
@@ -147,14 +149,15 @@ class Writer:
         batch.run(jobs)
         return batch
 
-    def _run_one_by_one(self, jobs: list[Job]) -> list[Batch]:
-        batches = []
+    def _run_one_by_one(self, jobs: list[Job]) -> bool:
+        """Nothing of it is kept in what is known: each small batch has a slot of its own for the same record."""
+        changed = False
         for job in jobs:
             job.error = None
             self._known.forget()  # The batch that failed, and the one before this, left their marks in what was known.
             self._connection.execute(sql("savepoint"))
             try:
-                batches.append(self._run([job]))
+                changed |= self._run([job]).changed
             except Exception as error:
                 if is_outside_fault(error):
                     raise
@@ -162,7 +165,7 @@ class Writer:
                 job.error = _for_a_caller(error)
             self._connection.execute(sql("release_savepoint"))
         self._known.forget()
-        return batches
+        return changed
 
     async def _commit(self) -> None:
         try:
