@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from twophp.cli.output import FOUND, out
+from twophp.cli.output import FOUND, examples, out
 from twophp.core.identity import intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.phase import Confirm, Decision, Register, Settle
@@ -46,16 +46,11 @@ class HandClock:
         self.now += by_ms
 
 
-@click.command()
+@click.command(epilog=examples("demo --once"))
 @click.option("--once", is_flag=True, help="End when the story is told. (It always does, for now.)")
 @click.pass_context
 def demo(ctx: click.Context, *, once: bool) -> None:  # noqa: ARG001 - part of the contract already.
-    r"""See it work: one order that runs once, one that nobody confirmed, and the ledger that proves both.
-
-    \b
-    Example:
-      twophp demo --once
-    """
+    """See it work: one order that runs once, one that nobody confirmed, and the ledger that proves both."""
     with tempfile.TemporaryDirectory(prefix="twophp-demo-") as folder:
         told = asyncio.run(_Story(out(), Path(folder) / "orders.db").tell())
     ctx.exit(0 if told else FOUND)

@@ -10,7 +10,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from twophp.cli.output import FOUND, out, print_json, progress_bar, sqlite_path
+from twophp.cli.output import FOUND, examples, out, print_json, progress_bar, sqlite_path
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
 from twophp.stores.keys import KEYS_FILE_VARIABLE, KEYS_VARIABLE
@@ -43,18 +43,14 @@ class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
     replaced_at: str | None = None
 
 
-@keys.command("list")
+@keys.command("list", epilog=examples("keys list sqlite:///orders.db"))
 @click.argument("url_or_path")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.pass_context
 def list_(ctx: click.Context, url_or_path: str, *, as_json: bool) -> None:
-    r"""List the keys: which is active, since when, and how many rows are sealed with each.
+    """List the keys: which is active, since when, and how many rows are sealed with each.
 
     Exits with 1 if rows are sealed with a key that is not in the ring.
-
-    \b
-    Example:
-      twophp keys list sqlite:///orders.db
     """
     path = sqlite_path(url_or_path)
     lines = _lines(_source(path), rows_by_key(path))
@@ -108,22 +104,17 @@ def _print_lines(lines: list[KeyLine]) -> None:
     out().print(table)
 
 
-@keys.command()
+@keys.command(epilog=examples("keys rotate sqlite:///orders.db", "keys rotate sqlite:///orders.db --retire"))
 @click.argument("url_or_path")
 @click.option("--retire", is_flag=True, help="Then retire old keys, as `twophp keys retire` does.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 @click.pass_context
 def rotate(ctx: click.Context, url_or_path: str, *, retire: bool, as_json: bool) -> None:
-    r"""Make a new active key and seal every stored payload and response with it.
+    """Make a new active key and seal every stored payload and response with it.
 
     The service may go on running: it takes the new key up by itself, and old keys still open. If this is interrupted,
     run it again and it goes on. Rows that do not open are named, left as they are, and make the exit code 1. With
     TWOPHP_KEYS or TWOPHP_KEYS_FILE no key is made: put the new one first there, restart, then run this.
-
-    \b
-    Example:
-      twophp keys rotate sqlite:///orders.db
-      twophp keys rotate sqlite:///orders.db --retire
     """
     path = sqlite_path(url_or_path)
     source = _source(path)
@@ -139,18 +130,14 @@ def rotate(ctx: click.Context, url_or_path: str, *, retire: bool, as_json: bool)
     ctx.exit(0 if done.complete else FOUND)
 
 
-@keys.command("retire")
+@keys.command("retire", epilog=examples("keys retire sqlite:///orders.db"))
 @click.argument("url_or_path")
 @click.option("--json", "as_json", is_flag=True, help="Print the names of the removed keys as JSON.")
 def retire_(url_or_path: str, *, as_json: bool) -> None:
-    r"""Remove the keys that no row uses any more.
+    """Remove the keys that no row uses any more.
 
     A key stays for a minute after it was replaced, because a running service may just have sealed something with it. A
     retired key is gone for good: older backups of the database no longer open.
-
-    \b
-    Example:
-      twophp keys retire sqlite:///orders.db
     """
     path = sqlite_path(url_or_path)
     names = retire_keys(path, _own(_source(path)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from rich.markup import escape
 
-from twophp.cli.output import FOUND, out, print_json, progress_bar, sqlite_path
+from twophp.cli.output import FOUND, examples, out, print_json, progress_bar, sqlite_path
 from twophp.stores.sqlite.verify import Head, Report
 from twophp.stores.sqlite.verify import verify as verify_file
 
@@ -15,22 +15,17 @@ def ledger() -> None:
     """Look at a service's local ledger."""
 
 
-@ledger.command()
+@ledger.command(epilog=examples("ledger verify orders.db", "ledger verify sqlite:///orders.db --expect 42:9f86d081..."))
 @click.argument("url_or_path")
 @click.option("--expect", metavar="SEQ:HASH", help="A head noted earlier: history up to there must be the same.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def verify(ctx: click.Context, url_or_path: str, expect: str | None, *, as_json: bool) -> None:
-    r"""Prove that nobody changed the journal, or say which line.
+    """Prove that nobody changed the journal, or say which line.
 
     Finds edited, deleted and cut-off lines, and records and ledger rows that are not what the journal says. The service
     may go on running meanwhile. Note the head it prints in another place: with --expect a journal that was rewritten
     as a whole is found, too.
-
-    \b
-    Example:
-      twophp ledger verify orders.db
-      twophp ledger verify sqlite:///orders.db --expect 42:9f86d081...
     """
     noted = Head.parse(expect) if expect else None
     with progress_bar("verifying") as progress:

@@ -31,6 +31,11 @@ class Commands(click.Group):
             ctx.exit(UNUSABLE)
 
 
+def examples(*commands: str) -> str:
+    """The end of a command's help. The control character keeps click from filling the lines."""
+    return "\b\nExample:\n" + "\n".join(f"  twophp {command}" for command in commands)
+
+
 def out() -> Console:
     """Where results go. Made when it is used, so that it finds the stdout of that moment."""
     return Console(soft_wrap=True, highlight=False)

@@ -170,14 +170,17 @@ SELECT EXISTS (SELECT 1 FROM seal);
 -- How many sealed parts do not begin with this header.
 SELECT count(*) FROM seal WHERE substr(sealed, 1, length(?1)) <> ?1;
 
+-- name: last_sealed_record
+SELECT coalesce(max(record), 0) FROM seal;
+
 -- name: seal_headers
 SELECT substr(sealed, 1, 257) FROM seal;
 
 -- name: seals_of_others
 SELECT seal.record, seal.part, seal.sealed, coalesce(server_correlation_id, obligation_id) FROM seal
 LEFT JOIN intent ON intent.id = seal.record LEFT JOIN obligation ON obligation.id = seal.record
-WHERE (seal.record, seal.part) > (?1, ?2) AND substr(seal.sealed, 1, length(?3)) <> ?3
-ORDER BY seal.record, seal.part LIMIT ?4;
+WHERE (seal.record, seal.part) > (?1, ?2) AND seal.record <= ?3 AND substr(seal.sealed, 1, length(?4)) <> ?4
+ORDER BY seal.record, seal.part LIMIT ?5;
 
 -- name: reseal
 -- Only over the very bytes that were opened: a part that was replaced meanwhile is newer.

@@ -135,7 +135,9 @@ class _Resealing:
     async def _pass(self) -> None:
         self.unopened, self.unopened_count = [], 0  # The last pass meets every one of them again.
         record, part = 0, ""
-        while page := list(self._page(record, part)):
+        # Up to here and no further: a pass that followed a busy service's new rows might never end.
+        last = int(self._execute(sql("last_sealed_record")).get)
+        while page := list(self._page(record, part, last)):
             record, part = page[-1][:2]
             rows = [row for found in page if (row := self._row(*found)) is not None]
             if rows:
@@ -143,9 +145,9 @@ class _Resealing:
             self.done += len(rows)
             self._progress(self.done, max(self._total, self.done))
 
-    def _page(self, record: int, part: str) -> Iterator[tuple[int, str, bytes, str | None]]:
+    def _page(self, record: int, part: str, last: int) -> Iterator[tuple[int, str, bytes, str | None]]:
         size = 0
-        for row in self._execute(sql("seals_of_others"), (record, part, self._header, PAGE_ROWS)):
+        for row in self._execute(sql("seals_of_others"), (record, part, last, self._header, PAGE_ROWS)):
             yield row
             size += len(row[2])
             if size >= PAGE_BYTES:

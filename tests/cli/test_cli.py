@@ -1,0 +1,262 @@
+"""The command line: what it prints, where, and the exit codes that scripts use."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.stores.orders import everything_opens, orders, raw
+from twophp import __version__
+from twophp.cli import main
+from twophp.core.errors import StoreError
+from twophp.stores import keys as keys_module
+from twophp.stores.ring_file import RingFile
+
+ORDERS = range(3)
+OK, FOUND, UNUSABLE = 0, 1, 2
+
+
+@pytest.fixture(autouse=True)
+def no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TWOPHP_KEYS", raising=False)
+    monkeypatch.delenv("TWOPHP_KEYS_FILE", raising=False)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    async def fill() -> None:
+        async with orders(path) as service:
+            for n in ORDERS:
+                await service.take(n)
+
+    path = tmp_path / "orders.db"
+    asyncio.run(fill())
+    return path
+
+
+def run(*arguments: object) -> Result:
+    """Run one command; whatever it raises that is no exit is a failure of the test."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def document(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def test_the_version() -> None:
+    assert run("--version").stdout == f"twophp, version {__version__}\n"
+
+
+def commands(group: click.Group, *above: str) -> list[list[str]]:
+    found = [[*above]]
+    for name, command in group.commands.items():
+        found += commands(command, *above, name) if isinstance(command, click.Group) else [[*above, name]]
+    return found
+
+
+@pytest.mark.parametrize("command", commands(main), ids=" ".join)
+def test_help_teaches_with_an_example(command: list[str]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == OK
+    is_group = not command or "Commands:" in result.stdout
+    assert is_group or f"Example:\n    twophp {' '.join(command)}" in result.stdout
+
+
+# twophp ledger verify
+
+
+@pytest.mark.parametrize("spell", [url, str])
+def test_an_untouched_journal_holds(database: Path, spell: Any) -> None:
+    result = run("ledger", "verify", spell(database))
+    assert result.exit_code == OK
+    assert "the journal holds: 9 lines, 3 records\nhead 9:" in result.stdout
+    assert result.stderr == ""
+
+
+def test_the_printed_head_can_be_expected_later(database: Path) -> None:
+    head = run("ledger", "verify", database).stdout.split("head ")[1].strip()
+    assert document(run("ledger", "verify", database, "--json"))["head"] == head
+    assert run("ledger", "verify", database, "--expect", head).exit_code == OK
+    other = head.replace(head[-1], "0" if head[-1] != "0" else "1")
+    assert run("ledger", "verify", database, "--expect", other).exit_code == FOUND
+    assert run("ledger", "verify", database, "--expect", f"99{head}").exit_code == FOUND
+    bad = run("ledger", "verify", database, "--expect", "nonsense")
+    assert bad.exit_code == UNUSABLE
+    assert bad.stderr.startswith("error[bad_head]: 'nonsense' is not SEQ:HASH")
+
+
+def test_tampering_is_printed_with_its_place(database: Path) -> None:
+    raw(database, "UPDATE journal SET detail = '[red]x' WHERE seq = 5")
+    result = run("ledger", "verify", database)
+    assert result.exit_code == FOUND
+    assert result.stdout.startswith("edited_line: line 5 (intent s1, PROCESSING): ")
+    assert "the journal does not hold" in result.stdout
+    report = document(run("ledger", "verify", database, "--json"))
+    assert (report["holds"], report["findings_count"]) == (False, 1)
+    assert [report["findings"][0][field] for field in ("what", "seq", "subject")] == ["edited_line", 5, "s1"]
+
+
+def test_what_cannot_be_verified_is_one_line(tmp_path: Path) -> None:
+    result = run("ledger", "verify", tmp_path / "none.db")
+    assert (result.exit_code, result.stdout) == (UNUSABLE, "")
+    assert result.stderr == f"error[no_such_database]: there is no database {tmp_path}/none.db\n"
+    assert list(tmp_path.iterdir()) == []
+    assert run("ledger", "verify", "redis://here").stderr.startswith("error[unknown_store]: ")
+    assert run("ledger", "verify", "memory:").exit_code == UNUSABLE
+    assert run("ledger", "verify").exit_code == UNUSABLE
+
+
+# twophp keys
+
+
+def test_keys_are_listed_with_their_rows(database: Path) -> None:
+    [key] = document(run("keys", "list", url(database), "--json"))
+    assert (key["rows"], key["active"], key["in_ring"]) == (6, True, True)
+    assert key["created_at"] == "2026-01-01T00:00:00Z"
+    printed = run("keys", "list", url(database))
+    assert printed.exit_code == OK
+    assert [key["name"], "active", "6", "2026-01-01T00:00:00Z"] == printed.stdout.splitlines()[1].split()
+    secret = base64.b64encode(RingFile.beside(str(database)).load().keys[0].key).decode()
+    assert secret not in printed.output
+
+
+def test_rows_of_a_key_that_is_not_in_the_ring_are_a_finding(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw(database, "UPDATE seal SET sealed = x'00' WHERE record = 1 AND part = 'payload'")
+    monkeypatch.setenv("TWOPHP_KEYS", f"mine:{base64.b64encode(b'k' * 32).decode()}")
+    result = run("keys", "list", database)
+    assert result.exit_code == FOUND
+    assert "not in the ring" in result.stdout
+    assert "(not sealed bytes)" in result.stdout
+    listed = {
+        line["name"]: (line["rows"], line["in_ring"]) for line in document(run("keys", "list", database, "--json"))
+    }
+    assert listed["mine"] == (0, True)
+    assert listed[""] == (1, False)
+
+
+@pytest.mark.req("A-62")
+def test_keys_are_rotated(database: Path) -> None:
+    result = run("keys", "rotate", url(database))
+    assert result.exit_code == OK
+    assert ": 6 parts sealed with it\n" in result.stdout
+    assert f"back up {database}.keys now" in result.stdout
+    again = document(run("keys", "rotate", url(database), "--json"))
+    assert (again["minted"], again["resealed"], again["unopened"], again["retired"]) == (True, 6, [], [])
+    assert asyncio.run(everything_opens(database, ORDERS))
+    assert run("ledger", "verify", database).exit_code == OK
+
+
+def test_a_row_that_does_not_open_is_named_and_is_a_finding(database: Path) -> None:
+    raw(database, "UPDATE seal SET sealed = CAST(sealed || x'00' AS BLOB) WHERE record = 2 AND part = 'response'")
+    result = run("keys", "rotate", database)
+    assert result.exit_code == FOUND
+    assert result.stdout.startswith("tampered: s1, response: ")
+    assert "5 parts sealed with it" in result.stdout
+
+
+def test_old_keys_are_retired_after_their_grace(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = document(run("keys", "list", database, "--json"))[0]["name"]
+    assert document(run("keys", "rotate", database, "--retire", "--json"))["retired"] == []
+    assert run("keys", "retire", database).stdout == "no key to retire\n"
+    monkeypatch.setattr(keys_module, "RETIRE_GRACE_MS", 0)
+    assert run("keys", "retire", database).stdout == f"retired key {old}\n"
+    assert document(run("keys", "retire", database, "--json")) == []
+    assert f"retired key {document(run('keys', 'list', database, '--json'))[0]['name']}" in (
+        run("keys", "rotate", database, "--retire").stdout
+    )
+    assert asyncio.run(everything_opens(database, ORDERS))
+
+
+def test_keys_from_the_environment_are_sealed_with_and_left_alone(
+    database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old = RingFile.beside(str(database)).load().keys[0]
+    spelled = f"mine:{base64.b64encode(b'k' * 32).decode()},{old.name}:{base64.b64encode(old.key).decode()}"
+    (tmp_path / "mounted").write_text(spelled, encoding="utf-8")
+    monkeypatch.setenv("TWOPHP_KEYS_FILE", str(tmp_path / "mounted"))
+    result = run("keys", "rotate", database)
+    assert (result.exit_code, result.stdout) == (OK, "active key mine: 6 parts sealed with it\n")
+    for command in (("rotate", "--retire"), ("retire",)):
+        refused = run("keys", *command, database)
+        assert refused.exit_code == UNUSABLE
+        assert "are yours to remove" in refused.stderr
+    assert asyncio.run(everything_opens(database, ORDERS))
+
+
+def test_a_missing_ring_is_one_line_and_no_new_one(database: Path, tmp_path: Path) -> None:
+    ring = Path(f"{database}.keys")
+    ring.unlink()
+    for command in ("list", "rotate", "retire"):
+        result = run("keys", command, database)
+        assert result.exit_code == UNUSABLE
+        assert result.stderr == f"error[ring_missing]: the key ring {ring} is missing\n"
+    assert not ring.exists()
+    raw(database, "DELETE FROM seal")
+    assert "makes one on its first start" in run("keys", "list", database).stderr
+    assert run("keys", "rotate", tmp_path / "none.db").stderr.startswith("error[no_such_database]: ")
+
+
+# twophp demo, and the command as it is installed
+
+
+def test_the_demo_tells_its_story() -> None:
+    result = run("demo", "--once")
+    assert result.exit_code == OK
+    for word in ("1. Register", "2. Confirm", "3. Settle", "4. Remember", "TTL_EXPIRED -> ABANDONED", "journal holds"):
+        assert word in result.stdout
+    assert result.stderr == ""
+
+
+def test_the_demo_fails_when_the_journal_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("twophp.cli.demo")
+    real = module.verify
+
+    def tampered(path: str) -> Any:
+        raw(Path(path), "UPDATE journal SET detail = 'x' WHERE seq = 2")
+        return real(path)
+
+    monkeypatch.setattr(module, "verify", tampered)
+    assert run("demo").exit_code == FOUND
+
+
+def test_an_error_of_ours_is_one_line_whatever_it_is(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object, **_options: object) -> None:
+        raise StoreError("the disk said [no]")
+
+    monkeypatch.setattr(importlib.import_module("twophp.cli.ledger"), "verify_file", broken)
+    result = run("ledger", "verify", database)
+    assert (result.exit_code, result.stderr) == (UNUSABLE, "error[store_error]: the disk said [no]\n")
+
+
+def test_a_real_process(database: Path) -> None:
+    def process(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "twophp.cli", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+
+    fine = process("ledger", "verify", database, "--json")
+    assert (fine.returncode, fine.stderr) == (OK, "")
+    assert json.loads(fine.stdout)["holds"] is True
+    raw(database, "DELETE FROM journal WHERE seq = 9")
+    bad = process("ledger", "verify", database)
+    assert (bad.returncode, bad.stderr) == (FOUND, "")
+    assert "truncated: the journal ends at line 8" in bad.stdout
+    wrong = process("ledger", "verify", f"{database}.none")
+    assert (wrong.returncode, wrong.stdout) == (UNUSABLE, "")
+    assert wrong.stderr.startswith("error[no_such_database]: ")
