@@ -28,10 +28,10 @@ from twophp.stores.keys import (
     retire,
 )
 from twophp.stores.memory import MemoryStore
-from twophp.stores.ring_file import RingFile, watching_vault
+from twophp.stores.ring_file import RingFile, Watch, watching_vault
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import StoreUrl, open_store, open_vault, parse_store_url
-from twophp.stores.vault import AesGcmVault, KeyRing
+from twophp.stores.vault import AesGcmVault, KeyRing, key_name
 
 CONTEXT = seal_context("orders", "s1", "payload")
 A, B = base64.b64encode(b"a" * 32).decode(), base64.b64encode(b"\xff" * 32).decode()
@@ -261,10 +261,14 @@ def test_a_lock_on_a_replaced_file_is_taken_again(tmp_path: Path, monkeypatch: p
 def test_a_running_service_takes_a_rotation_up(tmp_path: Path) -> None:
     file = RingFile(tmp_path / "ring")
     file.ensure(lambda: False)
-    running, lagging = watching_vault(file), AesGcmVault(file.ring())
+    seconds = iter(range(0, 100, 2))
+    running, lagging = AesGcmVault(file.ring(), Watch(file), seconds=lambda: next(seconds)), AesGcmVault(file.ring())
     old = running.seal(b"old", context=CONTEXT)
-    file.edit(begin_rotation)
+    after = file.edit(begin_rotation)
+    assert key_name(running.seal(b"new", context=CONTEXT)).decode() == after.active
+    newer = file.edit(lambda stored, now: begin_rotation(finish_rotation(stored), now))
     new = watching_vault(RingFile(tmp_path / "ring")).seal(b"new", context=CONTEXT)
+    assert key_name(new).decode() == newer.active
     assert running.open(new, context=CONTEXT) == b"new"
     assert running.open(old, context=CONTEXT) == b"old"
     with pytest.raises(KeyMissing):
@@ -274,7 +278,8 @@ def test_a_running_service_takes_a_rotation_up(tmp_path: Path) -> None:
 def test_nothing_is_sealed_with_a_ring_that_vanished(tmp_path: Path) -> None:
     file = RingFile(tmp_path / "ring")
     file.ensure(lambda: False)
-    vault = watching_vault(file)
+    seconds = iter(range(0, 100, 2))
+    vault = AesGcmVault(file.ring(), Watch(file), seconds=lambda: next(seconds))
     sealed = vault.seal(b"x", context=CONTEXT)
     file.path.unlink()
     with pytest.raises(VaultError) as refused:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.profile import STEADY
-from tests.stores.orders import CANARY, orders, payload_of, raw, raw_bytes
+from tests.stores.orders import CANARY, HandClock, orders, payload_of, raw, raw_bytes
 from twophp.core.errors import ConfigError, KeyMissing, Tampered
 from twophp.core.identity import seal_context
 from twophp.core.records import Sealed
@@ -88,11 +88,26 @@ def test_every_key_of_the_ring_opens_and_the_active_one_seals() -> None:
 
 def test_a_missing_key_is_looked_for_once_in_a_newer_ring() -> None:
     asked: list[KeyRing | None] = [None, RING, None]
-    vault = AesGcmVault(KeyRing({"old": bytes(32)}, "old"), lambda: asked.pop(0))
+    vault = AesGcmVault(KeyRing({"old": bytes(32)}, "old"), lambda: asked.pop(0), seconds=lambda: 0)
     assert key_name(vault.seal(b"x", context=CONTEXT)) == b"old"
     assert vault.open(VAULT.seal(b"y", context=CONTEXT), context=CONTEXT) == b"y"
+    stranger = AesGcmVault(KeyRing({"no": bytes(32)}, "no")).seal(b"", context=CONTEXT)
+    with pytest.raises(KeyMissing):
+        vault.open(stranger, context=CONTEXT)
     assert key_name(vault.seal(b"x", context=CONTEXT)) == b"new"
     assert asked == []
+
+
+def test_a_newer_ring_is_looked_for_once_a_second() -> None:
+    clock, looked = HandClock(0), []
+
+    def reload() -> None:
+        looked.append(clock.now)
+
+    vault = AesGcmVault(RING, reload, seconds=lambda: clock.now / 10)
+    for clock.now in (0, 9, 10, 11, 19, 20):
+        vault.seal(b"", context=CONTEXT)
+    assert looked == [0, 10, 20]
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ KEYS_FILE_VARIABLE: Final = "TWOPHP_KEYS_FILE"
 RING_VERSION: Final = 1
 
 RETIRE_GRACE_MS: Final = 60_000
-"""How long a replaced key stays whatever the rows say: bytes that a service sealed with it just before it learned of
-the new one may still be waiting for the disk."""
+"""How long a replaced key stays whatever the rows say. A running service learns of the new one within a second
+(``vault.LOOK_EVERY_S``), and what it sealed before that may still have to wait for the disk."""
 
 _ENTRY: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):([A-Za-z0-9+/_=-]+)")
 

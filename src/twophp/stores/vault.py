@@ -12,6 +12,7 @@ seal fewer than 2**32 times; rotating is cheap and never takes the service down.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
@@ -24,6 +25,7 @@ from twophp.core.records import Sealed
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 VERSION: Final = 1
+LOOK_EVERY_S: Final = 1.0
 
 
 class KeyRing:
@@ -55,17 +57,27 @@ def mint_key() -> tuple[str, bytes]:
 class AesGcmVault:
     """A ``Vault`` over a key ring.
 
-    ``reload`` returns a newer ring, or None while there is none. It is asked before every seal, so that a running
-    service takes up a rotation by another process, and once more when bytes name a key that is not in the ring.
+    ``reload`` returns a newer ring, or None while there is none. It is asked before a seal, though not more than once
+    a second, so that a running service takes up a rotation by another process long before the old key may retire; and
+    always when bytes name a key that is not in the ring.
     """
 
-    def __init__(self, ring: KeyRing, reload: Callable[[], KeyRing | None] | None = None) -> None:
+    def __init__(
+        self,
+        ring: KeyRing,
+        reload: Callable[[], KeyRing | None] | None = None,
+        *,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._reload = reload
+        self._seconds = seconds
+        self._look_again_at = float("-inf") if reload else float("inf")
         self._adopt(ring)
 
     def seal(self, plain: bytes, *, context: bytes) -> Sealed:
         """See ``Vault.seal``. The header is authenticated too, so a key's name cannot be swapped."""
-        self._refresh()
+        if self._seconds() >= self._look_again_at:
+            self._refresh()
         header, cipher = self._sealer
         nonce = os.urandom(NONCE_BYTES)
         return Sealed(header + nonce + cipher.encrypt(nonce, plain, header + context))
@@ -91,9 +103,12 @@ class AesGcmVault:
         return cipher
 
     def _refresh(self) -> None:
-        newer = None if self._reload is None else self._reload()
+        if self._reload is None:
+            return
+        newer = self._reload()
         if newer is not None:
             self._adopt(newer)
+        self._look_again_at = self._seconds() + LOOK_EVERY_S
 
     def _adopt(self, ring: KeyRing) -> None:
         """Header and cipher are swapped as one value: another thread never seals under the wrong name."""
