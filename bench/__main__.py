@@ -7,6 +7,7 @@ import json
 import platform
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import apsw
 from rich.console import Console
@@ -27,7 +28,7 @@ def main() -> None:
     rounds, scale = (1, 10) if options.quick else (options.rounds, 1)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="twophp-bench-", dir=".") as folder:
-        found = {"machine": _machine(), "rounds": rounds, "store": [], "sweep": {}}
+        found: dict[str, Any] = {"machine": _machine(), "rounds": rounds, "store": [], "sweep": {}}
         for callers, amount in CALLERS.items():
             console.print(f"store: {callers} callers, {rounds} rounds", style="dim")
             measured = handshakes.measure(Path(folder), callers, max(callers, amount // scale), rounds)
@@ -44,26 +45,26 @@ def _machine() -> dict[str, str]:
     return {"python": platform.python_version(), "sqlite": apsw.sqlite_lib_version(), "machine": platform.machine()}
 
 
-def _show(console: Console, found: dict[str, object]) -> None:
+COLUMNS = {
+    "callers": ("callers", "{:.0f}"),
+    "per s": ("handshakes_per_second", "{:,.0f}"),
+    "p99 ms": ("p99_ms", "{:.1f}"),
+    "changes a commit": ("changes_per_commit", "{:.0f}"),
+    "x one each": ("ratio_to_one_transaction_each", "{:.1f}"),
+    "one each per s": ("one_transaction_each_per_second", "{:,.0f}"),
+    "of ceiling": ("ratio_to_ceiling", "{:.2f}"),
+    "ceiling per s": ("ceiling_per_second", "{:,.0f}"),
+}
+
+
+def _show(console: Console, found: dict[str, Any]) -> None:
     table = Table(title="register + confirm + settle, durable (SQLite, synchronous=FULL, sealed)")
-    for column in ("callers", "per s", "p99 ms", "changes/commit", "x one each", "one each per s", "of ceiling", "ceiling per s"):
+    for column in COLUMNS:
         table.add_column(column, justify="right")
-    rows = found["store"]
-    assert isinstance(rows, list)
-    for row in rows:
-        table.add_row(
-            f"{row['callers']}",
-            f"{row['handshakes_per_second']:,.0f}",
-            f"{row['p99_ms']:.1f}",
-            f"{row['changes_per_commit']:.0f}",
-            f"{row['ratio_to_one_transaction_each']:.1f}",
-            f"{row['one_transaction_each_per_second']:,.0f}",
-            f"{row['ratio_to_ceiling']:.2f}",
-            f"{row['ceiling_per_second']:,.0f}",
-        )
+    for row in found["store"]:
+        table.add_row(*(form.format(row[name]) for name, form in COLUMNS.values()))
     console.print(table)
     swept = found["sweep"]
-    assert isinstance(swept, dict)
     console.print(
         f"sweep of {swept['due']:,} due: {swept['seconds_among_1000'] * 1e3:.0f} ms among 1,000 stored, "
         f"{swept['seconds_among_1000000'] * 1e3:.0f} ms among 1,000,000: ratio {swept['ratio']:.2f}; "

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
+import apsw
 import msgspec
 
 from twophp.core.entry import Writer
@@ -131,7 +132,7 @@ def _recording() -> Iterator[list[Statements]]:
         write(batch)
         batches.append(statements)
 
-    Batch._write = write_and_note  # type: ignore[method-assign] # noqa: SLF001
+    Batch._write = write_and_note  # type: ignore[method-assign,assignment] # noqa: SLF001
     try:
         yield batches
     finally:
@@ -141,8 +142,14 @@ def _recording() -> Iterator[list[Statements]]:
 def _replay(path: Path, batches: list[Statements]) -> Figure:
     connection = open_connection(str(path))
     migrate(connection, str(path))
-    pages = [0]
-    connection.set_wal_hook(lambda _connection, _name, count: pages.__setitem__(0, count) or 0)
+    pages = 0
+
+    def count(_connection: apsw.Connection, _name: str, log_pages: int) -> int:
+        nonlocal pages
+        pages = log_pages
+        return apsw.SQLITE_OK
+
+    connection.set_wal_hook(count)
     took = []
     began = time.perf_counter()
     for statements in batches:
@@ -152,7 +159,7 @@ def _replay(path: Path, batches: list[Statements]) -> Figure:
             connection.executemany(statement, rows)
         connection.execute(sql("commit"))
         took.append(time.perf_counter() - at)
-        if pages[0] >= CHECKPOINT_PAGES:
+        if pages >= CHECKPOINT_PAGES:
             connection.wal_checkpoint()
     elapsed = time.perf_counter() - began
     connection.close()

@@ -90,5 +90,3 @@ def measure(folder: Path, rounds: int) -> dict[str, float]:
         "ratio": median(many / few for few, many in took),
         "peak_memory_growth_mib": _resident_mib() - peak_before,
     }
-
-

@@ -77,6 +77,10 @@ class JournalLine(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """A durable home for records, ledger rows and their history."""
 
+    def now(self) -> Instant:
+        """The store's time, for stamping what arrives: the clock, but never before what was written last (A-29)."""
+        ...
+
     async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
         """Read ``keys``, decide, write, flush; return the change's ``answer``. All or nothing.
 

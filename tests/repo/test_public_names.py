@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 PUBLIC = {
-    "twophp": ["__version__"],
+    "twophp": ["Policy", "TwoPHPError", "__version__"],
 }
 
 

@@ -81,9 +81,13 @@ class MemoryStore:
     async def __aexit__(self, *_exc_info: object) -> None:
         await self.close()
 
+    def now(self) -> Instant:
+        """See ``Store.now``."""
+        return max(self._clock(), self._now)
+
     async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
         """See ``Store.transact``."""
-        self._now = max(self._clock(), self._now)  # A-29
+        self._now = self.now()  # A-29
         change = decide(View(keys, self._found, self._now))
         if change.puts or change.drops or change.journal or change.statements:
             self._apply(change, keys)

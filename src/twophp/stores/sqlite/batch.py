@@ -8,7 +8,7 @@ touched is written once, as it is in the end; its history is written line by lin
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,20 @@ _APPEND_JOURNAL: Final = sql("append_journal")
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 
 
+class Head(NamedTuple):
+    """Where the journal, the time and the ids have come to."""
+
+    seq: int
+    hash: bytes
+    at: Instant
+    next_id: int
+
+
+def read_head(connection: apsw.Connection) -> Head:
+    """The head as this connection sees it."""
+    return Head(*next(connection.execute(_READ_HEAD)))
+
+
 class Batch:
     """Runs inside an open write transaction and leaves COMMIT to its caller."""
 
@@ -48,9 +62,8 @@ class Batch:
         self._execute = connection.execute
         self._executemany = connection.executemany
         self._count_changes = connection.total_changes
-        head: tuple[int, bytes, Instant, int] = next(self._execute(_READ_HEAD))
-        self._seq, self._hash, at, self._next_id = head
-        self._now = max(clock(), at)  # A-29
+        self._seq, self._hash, at, self._next_id = read_head(connection)
+        self.now = max(clock(), at)  # A-29
         self._found: dict[Key, Slot] = {}
         # What frees a unique key goes before what may take it.
         self._frees: defaultdict[str, list[Row]] = defaultdict(list)
@@ -90,7 +103,7 @@ class Batch:
 
     def _decide(self, job: Job) -> None:
         try:
-            change = job.decide(View(job.keys, self._found, self._now))
+            change = job.decide(View(job.keys, self._found, self.now))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
             job.error = error
             return
@@ -171,7 +184,7 @@ class Batch:
                 self._executemany(statement, rows)
                 if statement is _UPDATE_ENTRY and self._count_changes() - before != len(rows):
                     raise StoreError("a ledger row that is not there cannot change", code="bad_change")
-        self._execute(_WRITE_HEAD, (self._seq, self._hash, self._now, self._next_id))
+        self._execute(_WRITE_HEAD, (self._seq, self._hash, self.now, self._next_id))
 
     def _collect(self, slot: Slot) -> None:
         """The rows to write. A record that was dropped again still leaves its ledger row as it was put last."""

@@ -71,6 +71,10 @@ class SQLiteStore:
     async def __aexit__(self, *_exc_info: object) -> None:
         await self.close()
 
+    def now(self) -> Instant:
+        """See ``Store.now``."""
+        return self._writer.now()
+
     def transact(self, keys: Sequence[Key], decide: Decide) -> Coroutine[Any, Any, Any]:
         """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
         return self._writer.transact(keys, decide)

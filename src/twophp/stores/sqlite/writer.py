@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 
 from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, TwoPHPError
-from twophp.stores.sqlite.batch import Batch
+from twophp.stores.sqlite.batch import Batch, read_head
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
 from twophp.stores.sqlite.known import Known
 from twophp.stores.sqlite.sql import sql
@@ -27,7 +27,7 @@ from twophp.stores.sqlite.sql import sql
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twophp.core.records import Key
+    from twophp.core.records import Instant, Key
     from twophp.ports import Clock, Decide
 
 log: Final = logging.getLogger("twophp.store")
@@ -64,6 +64,7 @@ class Writer:
         self._poison: StorePoisoned | None = None
         self._log_pages = 0
         self._known = Known(connection)
+        self._latest = read_head(connection).at
         connection.set_wal_hook(self._count_log_pages)
 
     async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
@@ -82,6 +83,10 @@ class Writer:
         if job.error is not None:
             raise job.error
         return job.answer
+
+    def now(self) -> Instant:
+        """See ``Store.now``."""
+        return max(self._clock(), self._latest)
 
     async def close(self) -> None:
         """Finish what was accepted, fold the log into the database, stop."""
@@ -146,6 +151,7 @@ class Writer:
 
     def _run(self, jobs: list[Job]) -> Batch:
         batch = Batch(self._connection, self._clock, self._known)
+        self._latest = batch.now
         batch.run(jobs)
         return batch
 
@@ -182,6 +188,8 @@ class Writer:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._thread, self._connection.wal_checkpoint)
+        except apsw.BusyError:
+            pass  # Another handle is at it; the next commit tries again.
         except apsw.Error as error:
             log.warning("checkpoint failed: %s", error)
             if is_fsync_failure(error):

@@ -90,6 +90,7 @@ class TimingContract(Stage):
         await register(store, arrived_at=clock.now)
         clock.now = T0
         assert await now_of(store) == T0 + MINUTE_MS
+        assert store.now() == T0 + MINUTE_MS, "what arrives is stamped by the same time"
         clock.now = T0 + MINUTE_MS + 1
         assert await now_of(store) == T0 + MINUTE_MS + 1
 
@@ -102,7 +103,7 @@ class TimingContract(Stage):
             await register(store, arrived_at=clock.now)
         clock.now = T0
         async with open_store(clock) as store:
-            assert await now_of(store) == T0 + MINUTE_MS
+            assert store.now() == await now_of(store) == T0 + MINUTE_MS
 
     @shows("P-7-f", "A-83", "A-27")
     async def test_an_abandoned_intent_loses_its_payload_and_keeps_its_tombstone(
