@@ -22,8 +22,9 @@ def sql(name: str) -> str:
     return _statements()[name]
 
 
-def migrations() -> list[tuple[int, str]]:
+@cache
+def migrations() -> tuple[tuple[int, str], ...]:
     """Number and text of every migration, in order."""
     folder = files(__package__).joinpath("migrations")
     found = [(int(path.name[:4]), path.read_text(encoding="utf-8")) for path in folder.iterdir()]
-    return sorted(found)
+    return tuple(sorted(found))
