@@ -75,7 +75,7 @@ class Victim:
     def _struck(self, where: str, error: StoreError) -> None:
         """Report the fault, and let whoever attached let go: each new thread would meet it anew."""
         say("error", where, error.code)
-        if self._pause != "never" and self._when_unknown == "resume":
+        if self._pause != "never" and self._when_unknown != "die":
             wait()
 
     def _opened(self) -> SQLiteStore:

@@ -91,7 +91,7 @@ class Rig:
         watched = fault is not None or trace is not None
         print(database, pause if watched else "never", when_unknown, file=self._input)
         pid = self._next().removeprefix("pid ")
-        outcome = Outcome(pauses_at_errors=when_unknown == "resume")
+        outcome = Outcome(pauses_at_errors=when_unknown != "die")
         if not watched:
             self._listen(outcome)
             return outcome

@@ -13,6 +13,7 @@ from twophp.stores.sqlite.sql import migrations, sql
 
 APPLICATION_ID: Final = 0x32504850  # "2PHP": the file says whose it is.
 BUSY_TIMEOUT_MS: Final = 5_000
+FENCE_TIMEOUT_MS: Final = 500  # A long read elsewhere must not keep anybody from opening.
 CACHE_KIB: Final = 32 * 1024  # Enough for a batch of large payloads without spilling into the log half way.
 
 _FSYNC_FAILURES: Final = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
@@ -131,8 +132,10 @@ def _fence(connection: apsw.Connection) -> None:
     the database gets its own copy of all that counts, and the log begins anew. Whoever keeps us from it has the file
     open, and did the same when opening it.
     """
+    connection.set_busy_timeout(FENCE_TIMEOUT_MS)
     with suppress(apsw.BusyError):
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
 
 
 def _refuse_foreign(connection: apsw.Connection, path: str) -> int:
