@@ -23,7 +23,7 @@ Part: TypeAlias = Literal["payload", "response"]
 T = TypeVar("T")
 
 
-class Put(msgspec.Struct, frozen=True, kw_only=True):
+class Put(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One record's next version, with everything that becomes durable together with it."""
 
     record: Record
@@ -39,7 +39,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     rows: Sequence[tuple[Any, ...]]
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What ``decide`` wants done. ``answer`` is handed to the caller once all of it is durable."""
 
     answer: Any

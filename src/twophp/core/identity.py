@@ -78,4 +78,4 @@ def intent_replay_key(*, principal: str, client_correlation_id: str, method: str
 
 def seal_context(service: str, subject: str, part: str) -> bytes:
     """What sealed bytes are bound to (A-62): the service, the record's own id and the part of it."""
-    return b"".join(len(field).to_bytes(4, "big") + field for field in map(str.encode, (service, subject, part)))
+    return f"{len(service)}:{service}{len(subject)}:{subject}{part}".encode()

@@ -190,7 +190,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
 }
 
 
-class Register(msgspec.Struct, frozen=True, kw_only=True):
+class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Phase 1. ``server_correlation_id`` is a fresh one, used only if the intent is new."""
 
     client_correlation_id: str
@@ -207,7 +207,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
 
 
-class Confirm(msgspec.Struct, frozen=True, kw_only=True):
+class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Phase 2. ``guard_passed`` is the late-confirm guard's word (A-24); it matters only inside the grace."""
 
     client_correlation_id: str
@@ -219,7 +219,7 @@ class Confirm(msgspec.Struct, frozen=True, kw_only=True):
     guard_passed: bool = False
 
 
-class Settle(msgspec.Struct, frozen=True, kw_only=True):
+class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The handler's outcome, from whoever holds ``fence``."""
 
     fence: int
@@ -229,13 +229,13 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True):
     transaction_reference: str | None = None
 
 
-class Renew(msgspec.Struct, frozen=True, kw_only=True):
+class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The heartbeat of whoever holds ``fence``."""
 
     fence: int
 
 
-class Attend(msgspec.Struct, frozen=True, kw_only=True):
+class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The sweeper's visit: do whatever time makes due. ``owner`` takes over an intent whose lease ran out."""
 
     owner: str = ""
@@ -244,7 +244,7 @@ class Attend(msgspec.Struct, frozen=True, kw_only=True):
 Command: TypeAlias = Register | Confirm | Settle | Renew | Attend
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What ``decide`` found: the verdict, the intent as it is to be stored, and the history to write with it."""
 
     verdict: Cell
@@ -361,8 +361,8 @@ def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant,
         at = _ENTER[after](intent, news, command, now, policy)
         if after is not before or cell.event:
             fence = news.get("fence", intent.fence)
-            subject, event = intent.server_correlation_id, cell.event or after.value
-            steps.append(JournalEvent(INTENT, subject, event, before.value, after.value, at, now, fence))
+            subject, event = intent.server_correlation_id, cell.event or str(after)
+            steps.append(JournalEvent(INTENT, subject, event, str(before), str(after), at, now, fence))
         before = after
     return Decision(cell, msgspec.structs.replace(intent, phase=before, **news), tuple(steps), changed=True)
 

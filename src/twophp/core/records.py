@@ -1,5 +1,8 @@
 """What a store keeps: how a record is found, what it looks like, and how it is audited.
 
+Values here and in the machines are small, frozen and never part of a cycle; ``gc=False`` spares the collector from
+looking at the hundreds of thousands a busy second makes.
+
 A *record* is the state of one machine: an intent, an obligation. A record is found by its keys; the first is its
 identity, the others are unique while the record holds them. ``due_at`` says when a record next wants attention, so a
 sweep costs what is due and not what is stored.
