@@ -14,6 +14,9 @@
       VaultError
         KeyMissing           sealed with a key that is not in the ring
         Tampered             authentication failed: the bytes or their row were changed
+      EgressError
+        EgressRefused        the gate let nothing out; ``reason`` names the rule, for logs and never for the wire
+        DeliveryFailed       the attempt was made and did not succeed; the same call may be made again
 
 Each carries a stable ``code`` (snake_case, or the exact spelling a source document gives) that programs may
 compare, and a message for people. Adapters map foreign errors onto this tree in one table each; nothing else leaks.
@@ -114,3 +117,29 @@ class Tampered(VaultError):
     """Authentication failed: the sealed bytes, or the row they belong to, were changed."""
 
     default_code = "tampered"
+
+
+class EgressError(TwoPHPError):
+    """An outgoing call did not succeed; ``reason`` says why, in one word that programs may compare."""
+
+    default_code = "egress_error"
+
+    def __init__(self, message: str, *, reason: str, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.reason = reason
+
+
+class EgressRefused(EgressError):
+    """The gate let nothing out. The reason is for logs: told to a caller, it would map the inner network (A-65)."""
+
+    default_code = "egress_refused"
+
+
+class DeliveryFailed(EgressError):
+    """The attempt was made and did not succeed; ``status`` is what the other side answered, if it did (A-39)."""
+
+    default_code = "delivery_failed"
+
+    def __init__(self, message: str, *, reason: str, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message, reason=reason, code=code)
+        self.status = status

@@ -1,0 +1,198 @@
+"""The one gate through which every outgoing call of the server goes (A-65).
+
+The URL of a callback is the client's to choose, and the server stands in a network the client does not. So a call
+passes four steps, and there is no way to begin in the middle:
+
+    check_url    the text: scheme, userinfo, host, port         egress_urls
+    resolve      the name, asked once                            here
+    judge        every address of the answer must be public      egress_addresses
+    connect      to an address that was judged, by its number    here
+
+The name is not asked again after the judgement, so an answer that changes in between (DNS rebinding) changes nothing.
+TLS is still between us and the *name*: the certificate must be for it. Redirects are failures. All of it together
+takes ``timeout_s`` at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from ipaddress import IPv6Address
+from typing import Final, TypeAlias
+
+from twophp.core.errors import ConfigError, DeliveryFailed
+from twophp.engine.egress_addresses import Address, read_address
+from twophp.engine.egress_http import (
+    END_OF_HEAD,
+    MAX_ANSWER_HEAD_BYTES,
+    MAX_INTERIM_ANSWERS,
+    Headers,
+    check_success,
+    is_interim,
+    request_bytes,
+    status_of,
+)
+from twophp.engine.egress_urls import Rules, Target, check_address, check_url, refused
+
+__all__ = ["Rules", "Target", "check_url", "default_tls", "post", "resolve", "system_resolver"]
+
+TIMEOUT_S: Final = 5.0
+MAX_ADDRESSES: Final = 32
+"""A name with more is not asked to be reached but to be waited for."""
+MAX_CONNECTS: Final = 3
+"""How many addresses are tried, each for its share of the time."""
+
+Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""From a name and a port to addresses as text, in the order to be tried; raises OSError."""
+Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+# Foreign errors, most special first: SSLError and TimeoutError are OSErrors too.
+REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (TimeoutError, "timeout"),
+    (ssl.SSLCertVerificationError, "certificate"),
+    (ssl.SSLError, "tls"),
+    (asyncio.IncompleteReadError, "bad_answer"),
+    (asyncio.LimitOverrunError, "bad_answer"),
+    (OSError, "unreachable"),
+)
+
+# A name server that never answers holds a thread for as long as the system's resolver is patient. These threads are
+# ours alone, so that it cannot hold the ones the application works with.
+_RESOLVING: Final = ThreadPoolExecutor(max_workers=8, thread_name_prefix="twophp-resolve")
+
+
+def default_tls() -> ssl.SSLContext:
+    """The system's certificate authorities, TLS 1.2 or newer, and no certificate of ours."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def system_resolver(host: str, port: int) -> Sequence[str]:
+    """Ask the operating system."""
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(_RESOLVING, _getaddrinfo, host, port)
+    return list(dict.fromkeys(found))
+
+
+async def resolve(target: Target, *, resolver: Resolver = system_resolver) -> tuple[Address, ...]:
+    """Every address of the target, all of them judged.
+
+    Raises EgressRefused if a single one is not to be called: a bad address among good ones is no accident of the
+    other side's, so it is not merely left out. Raises DeliveryFailed if there is none.
+    """
+    if target.address is not None:
+        return (check_address(target, target.address),)
+    found = await _ask(resolver, target)
+    if len(found) > MAX_ADDRESSES:
+        raise refused("too_many_addresses")
+    return tuple(check_address(target, read_address(text)) for text in found)
+
+
+async def post(
+    target: Target,
+    body: bytes,
+    headers: Headers,
+    *,
+    ssl_context: ssl.SSLContext,
+    timeout_s: float = TIMEOUT_S,
+    resolver: Resolver = system_resolver,
+    on_started: Callable[[], None] | None = None,
+    on_sent: Callable[[], None] | None = None,
+) -> int:
+    """Send the body once and return the 2xx status; raises EgressRefused or DeliveryFailed.
+
+    ``on_started`` is called before anything is waited for, whatever comes of the attempt; ``on_sent`` when the whole
+    request is written. They are what the two barriers of A-38 wait for.
+    """
+    if on_started is not None:
+        on_started()
+    _check_tls(ssl_context)
+    request = request_bytes(target, body, headers)
+    try:
+        async with asyncio.timeout(timeout_s):
+            addresses = await resolve(target, resolver=resolver)
+            connection = await _connect(target, addresses[:MAX_CONNECTS], ssl_context, timeout_s)
+            return check_success(await _exchange(connection, request, on_sent))
+    except tuple(kind for kind, _ in REASONS) as error:
+        raise _failed(next(reason for kind, reason in REASONS if isinstance(error, kind))) from error
+
+
+def _failed(reason: str) -> DeliveryFailed:
+    return DeliveryFailed(f"The call did not succeed: {reason}.", reason=reason)
+
+
+async def _ask(resolver: Resolver, target: Target) -> Sequence[str]:
+    """The only question about the name. That nobody knows it today is no refusal: it may be known at the next try."""
+    try:
+        found = await resolver(target.host, target.port)
+    except OSError as error:
+        raise _failed("unresolved") from error
+    if not found:
+        raise _failed("unresolved")
+    return found
+
+
+def _getaddrinfo(host: str, port: int) -> list[str]:
+    """A scope id in the answer is kept as ``%``, for the judge to see."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [f"{at[0]}%{at[3]}" if len(at) == 4 and at[3] else str(at[0]) for *_, at in found]  # noqa: PLR2004
+
+
+def _check_tls(context: ssl.SSLContext) -> None:
+    """Without the name in the certificate, whoever answers at the address would do."""
+    if context.verify_mode is not ssl.CERT_REQUIRED or not context.check_hostname:
+        raise ConfigError("The TLS context of outgoing calls must verify certificates and names.", code="weak_tls")
+
+
+async def _connect(
+    target: Target, addresses: tuple[Address, ...], ssl_context: ssl.SSLContext, timeout_s: float
+) -> Connection:
+    """The first address that answers. One that is silent leaves the others their share of the time."""
+    for address in addresses[:-1]:
+        with suppress(OSError):
+            async with asyncio.timeout(timeout_s / len(addresses)):
+                return await _open(target, address, ssl_context)
+    return await _open(target, addresses[-1], ssl_context)
+
+
+async def _open(target: Target, address: Address, ssl_context: ssl.SSLContext) -> Connection:
+    """Connect by number: the flag makes the system refuse to look anything up."""
+    return await asyncio.open_connection(
+        str(address),
+        target.port,
+        family=socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET,
+        flags=socket.AI_NUMERICHOST,
+        ssl=ssl_context if target.tls else None,
+        server_hostname=target.host if target.tls else None,
+        limit=MAX_ANSWER_HEAD_BYTES,
+    )
+
+
+async def _exchange(connection: Connection, request: bytes, on_sent: Callable[[], None] | None) -> int:
+    """Write all, read the status, hang up. The answer's body is not waited for: it could go on for ever."""
+    reader, writer = connection
+    try:
+        writer.transport.set_write_buffer_limits(high=0)  # So that ``drain`` waits for the last byte.
+        writer.write(request)
+        await writer.drain()
+        if on_sent is not None:
+            on_sent()
+        return await _read_status(reader)
+    finally:
+        writer.transport.abort()  # A polite TLS goodbye would wait for theirs.
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _read_status(reader: asyncio.StreamReader) -> int:
+    for _ in range(MAX_INTERIM_ANSWERS + 1):
+        status = status_of(await reader.readuntil(END_OF_HEAD))
+        if not is_interim(status):
+            return status
+    raise _failed("bad_answer")
