@@ -3,6 +3,7 @@
     TwoPHPError
       ConfigError            a setting cannot work; nothing was started
       WireError              a message breaks the header contract; nothing was stored
+      Unauthenticated        nobody can say who asks; nothing was stored
       Refused                a rule said no; ``code`` names the rule's answer
       StoreError
         StoreUnavailable     nothing was written; the same call may be made again
@@ -51,6 +52,20 @@ class WireError(TwoPHPError):
     def __init__(self, message: str, *, code: str | None = None, field: str | None = None) -> None:
         super().__init__(message, code=code)
         self.field = field
+
+
+class Unauthenticated(TwoPHPError):
+    """Nobody can say who asks; nothing was stored.
+
+    The message is for the service's log and holds nothing of the credential. ``challenge`` is what the 401 says in
+    ``WWW-Authenticate``, where the scheme has such a thing (RFC 9110 §11.6.1).
+    """
+
+    default_code = "unauthenticated"
+
+    def __init__(self, message: str, *, code: str | None = None, challenge: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.challenge = challenge
 
 
 class Refused(TwoPHPError):

@@ -1,0 +1,209 @@
+"""A request's head as ``identify`` and the guards see it, and the scheme it really came by.
+
+An edge (ASGI, WSGI, gateway) builds one ``Head`` per opted-in request, before it reads any of the body (A-16).
+Everything a helper may ask for is in it, the time of arrival too: requests are judged by when they arrived, so no
+helper needs a clock of its own (A-20).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+from twophp.core.records import Instant
+
+Scheme: TypeAlias = Literal["http", "https"]
+Peer: TypeAlias = tuple[str, int]
+Network: TypeAlias = IPv4Network | IPv6Network
+
+UNIX: Final = "unix"
+"""Stands for a peer without an address among the trusted proxies: a proxy that connects through a Unix socket."""
+
+
+class Headers(Mapping[str, str]):
+    """Header fields by name in any case, decoded when first asked for.
+
+    A field that was sent several times reads as its values joined by a comma (RFC 9110 §5.3), which is also what a
+    WSGI server makes of it: no helper can be made to see only the first or only the last. ``getall`` has the lines.
+    """
+
+    __slots__ = ("_lines", "_raw")
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = raw
+        self._lines: dict[str, list[str]] | None = None
+
+    def _index(self) -> dict[str, list[str]]:
+        if self._lines is None:
+            lines: dict[str, list[str]] = {}
+            for name, value in self._raw:
+                lines.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip(" \t"))
+            self._lines = lines
+        return self._lines
+
+    def __getitem__(self, name: str) -> str:
+        return ", ".join(self._index()[name.lower()])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index())
+
+    def __len__(self) -> int:
+        return len(self._index())
+
+    def getall(self, name: str) -> list[str]:
+        """The field's lines in the order they came, none if it was not sent."""
+        return list(self._index().get(name.lower(), ()))
+
+    def __repr__(self) -> str:
+        return f"<Headers {', '.join(self)}>"  # Names only: values are credentials, and a repr ends up in a log.
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server knows of the client's certificate."""
+
+    subject: str = ""  # The distinguished name, as RFC 4514 writes it.
+    chain: tuple[str, ...] = ()  # PEM, the client's own certificate first.
+    error: str = ""  # Why the certificate was not accepted; empty when it was, or when there is none.
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """A request without its body."""
+
+    method: str
+    path: str  # Raw: still percent-encoded, without the query.
+    headers: Headers
+    scheme: str  # The server's own view of it; ``effective_scheme`` knows about proxies.
+    received_at: Instant  # When the head arrived, by the clock the store uses as well (A-29).
+    client: Peer | None = None  # Who connected, which may be a proxy. None without an address.
+    tls: Tls | None = None
+    scope: Mapping[str, Any] = {}  # The ASGI scope, or the WSGI environ.
+
+    def __repr__(self) -> str:
+        return f"<Head {self.method} {self.path}>"  # The scope holds the raw headers: see Headers.
+
+
+def tls_facts(extension: Mapping[str, Any]) -> Tls:
+    """The facts out of what ASGI's TLS extension reports (``scope["extensions"]["tls"]``)."""
+    return Tls(
+        subject=extension.get("client_cert_name") or "",
+        chain=tuple(extension.get("client_cert_chain") or ()),
+        error=extension.get("client_cert_error") or "",
+    )
+
+
+class Proxies(msgspec.Struct, frozen=True):
+    """Whose word about a request's origin is taken."""
+
+    networks: tuple[Network, ...] = ()
+    unix: bool = False
+
+    def trust(self, peer: Peer | None) -> bool:
+        """Whether the one who connected is one of them. Nothing a request says about itself plays a part."""
+        if peer is None or not peer[0]:
+            return self.unix
+        address = _address(peer[0])
+        return address is not None and any(address in network for network in self.networks)
+
+
+NO_PROXIES: Final = Proxies()
+
+
+def proxies(addresses: Iterable[str]) -> Proxies:
+    """The proxies of a service: addresses, networks, or ``"unix"``. Raises ConfigError on anything else."""
+    entries = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+    return Proxies(
+        networks=tuple(_network(entry) for entry in entries if entry != UNIX),
+        unix=UNIX in entries,
+    )
+
+
+def _network(text: str) -> Network:
+    try:
+        network = ip_network(text)
+    except ValueError as error:
+        raise ConfigError(f"not an address or network of a proxy: {text!r}", code="bad_proxy") from error
+    if network.prefixlen == 0:
+        # A-64 wants *configured* addresses. To trust everybody is to let every client name its own scheme.
+        raise ConfigError(f"trusting every address trusts every client: {text!r}", code="bad_proxy")
+    return network
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None  # A test client's name, or an empty one: nobody we know.
+    # A dual-stack socket shows an IPv4 peer as ::ffff:192.0.2.1; it is the same peer.
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def effective_scheme(head: Head, trusted: Proxies = NO_PROXIES) -> Scheme:
+    """How the client's request travelled; anything but a clear ``https`` is ``http`` (A-64).
+
+    The server's own scheme counts. A peer among the trusted proxies may correct it, either way, in ``Forwarded``
+    (RFC 7239) or ``X-Forwarded-Proto``: each proxy adds its own hop at the end, so
+
+    * the last hop must say ``https``. It is the only one that the trusted peer itself has written;
+    * no earlier hop may say anything else. It may be forged, but a forger can only talk himself out of it;
+    * the two fields must not contradict each other, and what cannot be read is not ``https``.
+
+    A proxy has to append to these fields or to replace them. One that passes them through unchanged is no proxy to
+    trust.
+    """
+    own: Scheme = "https" if head.scheme.lower() == "https" else "http"
+    if not trusted.trust(head.client):
+        return own
+    said = [*_said_by_forwarded(head), *_said_by_x_forwarded_proto(head)]
+    if not said:
+        return own
+    return "https" if all(said) else "http"
+
+
+def _said_by_x_forwarded_proto(head: Head) -> list[bool]:
+    value = head.headers.get("x-forwarded-proto")
+    return [] if value is None else [hop.strip(" \t").lower() == "https" for hop in value.split(",")]
+
+
+def _said_by_forwarded(head: Head) -> list[bool]:
+    value = head.headers.get("forwarded")
+    if value is None:
+        return []
+    hops = _forwarded_protos(value)
+    if hops is None:
+        return [False]
+    if not any(hops):
+        return []  # The field is about addresses only.
+    return [hops[-1] == "https", *(hop == "https" for hop in hops if hop)]
+
+
+# One ``name=value`` of RFC 7239 §4 with what ends it. The alternatives of every repeat are disjoint, so a match takes
+# linear time. Values are taken as they come (many proxies do not quote ``for=192.0.2.1:80``), but a quote must be
+# closed: one left open by a client would swallow what the proxy appended.
+_PAIR: Final = re.compile(r'[ \t]*(?:([\w!#$%&\'*+.^`|~-]+)=([^\s",;]+|"(?:[^"\\]|\\.)*"))?[ \t]*([;,]|\Z)', re.ASCII)
+_MAX_FORWARDED: Final = 4096
+
+
+def _forwarded_protos(value: str) -> list[str] | None:
+    """The ``proto`` of each hop, empty where it names none. None when the field cannot be read."""
+    if len(value) > _MAX_FORWARDED:
+        return None
+    hops, at = [""], 0
+    while True:
+        pair = _PAIR.match(value, at)
+        if pair is None:
+            return None
+        name, text, end = pair.groups(default="")
+        if name.lower() == "proto":
+            if hops[-1]:
+                return None  # RFC 7239 §4: "Each parameter MUST NOT occur more than once per field-value."
+            hops[-1] = text.strip('"').lower() or "?"
+        if not end:
+            return hops
+        if end == ",":
+            hops.append("")
+        at = pair.end()
