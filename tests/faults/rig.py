@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +86,7 @@ class Rig:
         pause: str = "start",
         when_unknown: str = "resume",
         trace: Path | None = None,
+        at_pause: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Make a victim and let it live, with a fault to meet, or with its calls written to ``trace``, or neither."""
         watched = fault is not None or trace is not None
@@ -98,6 +99,7 @@ class Rig:
         log = trace or self.folder / "strace.txt"
         while (line := self._next()) != f"at {pause}":
             outcome.said.append(line)
+        at_pause()
         with self._attached(pid, log, fault, in_full=trace is not None) as strace:
             self._go()
             self._listen(outcome, strace)
@@ -121,7 +123,7 @@ class Rig:
     def _attached(self, pid: str, log: Path, fault: Fault | None, *, in_full: bool) -> Iterator[subprocess.Popen[str]]:
         assert STRACE is not None
         calls = "openat,pwrite64,fdatasync,fsync,ftruncate,unlink,write" if in_full else _struck_call(fault)
-        options = ["-y", "-xx", "-s", "100000"] if in_full else []
+        options = ["-y", "-xx", "-s", "2000000"] if in_full else []
         if fault is not None:
             options += ["-e", fault.injection]
         command = [STRACE, "-f", "-p", pid, "-o", str(log), "-e", f"trace={calls}", *options]

@@ -13,7 +13,7 @@ from tests.faults.handshake import STEPS
 from tests.faults.rig import Fault, Rig
 
 EIO, ENOSPC = "error=EIO", "error=ENOSPC"
-SYNCS = range(1, 5)  # The log's header, and one for each step.
+SYNCS = range(1, len(STEPS) + 1)  # One for each step.
 
 
 def fail_the_sync(number: int) -> Fault:
@@ -40,7 +40,7 @@ def reader(database: Path) -> Iterator[apsw.Connection]:
 @pytest.mark.parametrize("number", SYNCS)
 def test_a_failed_sync_is_unknown_poisons_the_handle_and_is_found_out(rig: Rig, database: Path, number: int) -> None:
     outcome = rig.run(database, fault=fail_the_sync(number), pause="opened")
-    done, step = max(0, number - 2), STEPS[max(0, number - 2)]
+    done, step = number - 1, STEPS[number - 1]
     assert (
         outcome.said
         == [
@@ -74,7 +74,7 @@ def test_the_answer_after_an_unknown_commit_and_a_crash_never_changes(rig: Rig, 
     assert check.version_in(database) == found
 
 
-@pytest.mark.parametrize("number", range(1, 4))
+@pytest.mark.parametrize("number", SYNCS)
 def test_the_answer_after_reopening_never_changes_while_others_read(
     rig: Rig, database: Path, reader: apsw.Connection, number: int
 ) -> None:

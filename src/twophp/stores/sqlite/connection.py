@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from errno import ENOSPC
+from pathlib import Path
 from typing import Final
 
 import apsw
@@ -13,7 +16,7 @@ from twophp.stores.sqlite.sql import migrations, sql
 
 APPLICATION_ID: Final = 0x32504850  # "2PHP": the file says whose it is.
 BUSY_TIMEOUT_MS: Final = 5_000
-FENCE_TIMEOUT_MS: Final = 500  # A long read elsewhere must not keep anybody from opening.
+COPY_BYTES: Final = 1024 * 1024
 CACHE_KIB: Final = 32 * 1024  # Enough for a batch of large payloads without spilling into the log half way.
 
 _FSYNC_FAILURES: Final = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
@@ -112,30 +115,38 @@ def migrate(connection: apsw.Connection, path: str) -> None:
     """Bring the schema to this version of twophp, one numbered step after the other, all in one transaction."""
     with _given_up_on_failure(connection):
         connection.execute(sql("begin"))
+        _harden_log(connection)
         with_schema = _refuse_foreign(connection, path)
         for number, script in migrations():
             if number > with_schema:
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version = {number}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        # If a failed commit lies behind the end of the log, where nobody has found it, this overwrites it: what reads
+        # as absent from here on stays absent, whatever a recovery may look for.
         connection.execute(sql("prove_durable"))
         connection.execute(sql("commit"))
-        _fence(connection)
 
 
-def _fence(connection: apsw.Connection) -> None:
-    """Make sure that a commit whose fsync failed, here or in a process that died, is there for good or gone for good.
+def _harden_log(connection: apsw.Connection) -> None:
+    """Write the log once more as it is, and sync it. To be called inside the write transaction: nobody else writes.
 
-    Its frames may be at the end of the log. If nobody has found them, ``prove_durable`` has just overwritten them. If
-    the recovery of the log has found them, they count, but they may be in memory only: a kernel that failed to write a
-    page may call it clean. The log would then break at that page in a power cut, and everything after it be lost. So
-    the database gets its own copy of all that counts, and the log begins anew. Whoever keeps us from it has the file
-    open, and did the same when opening it.
+    After a process has died its log is read back, and with it a commit whose sync may have failed. Such pages may be in
+    memory only: a kernel that could not write a page calls it clean, and no later sync takes it along. Everything that
+    is appended behind it would be lost with it in a power cut, and a checkpoint half way would be past repair. Written
+    anew, the pages are dirty again; once they are synced, what was read back is there for good.
     """
-    connection.set_busy_timeout(FENCE_TIMEOUT_MS)
-    with suppress(apsw.BusyError):
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    try:
+        with Path(connection.filename_wal).open("r+b", buffering=0) as log:
+            offset = 0
+            while chunk := os.pread(log.fileno(), COPY_BYTES, offset):
+                offset += os.pwrite(log.fileno(), chunk, offset)
+            os.fdatasync(log.fileno())
+    except FileNotFoundError:
+        return  # Nobody has written yet.
+    except OSError as error:
+        code = "disk_full" if error.errno == ENOSPC else "store_io_error"
+        raise StoreUnavailable(f"the log cannot be written: {error}", code=code) from error
 
 
 def _refuse_foreign(connection: apsw.Connection, path: str) -> int:
