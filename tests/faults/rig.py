@@ -66,8 +66,8 @@ class Rig:
         assert self._next() == "ready"
 
     def close(self) -> None:
-        self._input.close()
-        self._makers.wait()
+        with self._makers:  # Closing its input ends it.
+            self._input.close()
 
     @property
     def _input(self) -> IO[str]:
