@@ -96,7 +96,7 @@ class MemoryStore:
     def _apply(self, change: Change, named: Sequence[Key]) -> None:
         line_count = len(self._lines)
         try:
-            self._make(change, named)
+            put = self._make(change, named)
         except BaseException:
             for mapping, key, value in reversed(self._before):
                 if value is _NOTHING:
@@ -107,32 +107,34 @@ class MemoryStore:
             raise
         finally:
             self._before.clear()
-        for put in change.puts:
-            self._appoint(put.record)
+        for slot in put:
+            if slot.record.due_at is not None:
+                self._appoint(slot, slot.record.due_at)
 
-    def _make(self, change: Change, named: Sequence[Key]) -> None:
+    def _make(self, change: Change, named: Sequence[Key]) -> list[_Slot]:
         if change.statements:
             raise StoreError("the memory store runs no SQL", code="no_sql")
-        for put in change.puts:
-            id_ = self._put(put, named)
-            self._lines.extend([(id_, event) for event in put.journal])
+        slots = [self._put(put, named) for put in change.puts]
         for key in change.drops:
             self._drop(key, named)
         self._lines.extend([(_NO_RECORD, event) for event in change.journal])
+        return slots
 
-    def _put(self, put: Put, named: Sequence[Key]) -> int:
+    def _put(self, put: Put, named: Sequence[Key]) -> _Slot:
         record = put.record
         keys = record.keys()
         slot = self._seen(keys[0], named)
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
         id_ = self._new_id() if slot is None else slot.id
-        self._rekey(_Slot(id_, record, keys), () if slot is None else slot.keys)
+        now = _Slot(id_, record, keys)
+        self._rekey(now, () if slot is None else slot.keys)
         for part, sealed in put.seals.items():
             self._set(self._seals, (id_, part), _NOTHING if sealed is None else sealed)
         if put.entry is not None:
             self._write_entry(id_, put.entry, put.journal)
-        return id_
+        self._lines.extend([(id_, event) for event in put.journal])
+        return now
 
     def _new_id(self) -> int:
         self._next_id += 1
@@ -188,14 +190,10 @@ class MemoryStore:
         else:
             mapping[key] = value
 
-    def _appoint(self, record: Record) -> None:
+    def _appoint(self, slot: _Slot, at: Instant) -> None:
         """Note when the record is due. Appointments that a later version has made void go when their time comes."""
-        if record.due_at is None:
-            return
-        key = record.keys()[0]
-        slot = self._found.get(key)
-        if slot is not None and slot.record is record:
-            heappush(self._due[_kind(key)], _Due(record.due_at, slot.id, record.version, key))
+        key = slot.keys[0]
+        heappush(self._due[_kind(key)], _Due(at, slot.id, slot.record.version, key))
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: taken from a heap and put back, for they stay due until somebody attends to them."""
