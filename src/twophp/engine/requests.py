@@ -32,35 +32,46 @@ class Headers(Mapping[str, str]):
     WSGI server makes of it: no helper can be made to see only the first or only the last. ``getall`` has the lines.
     """
 
-    __slots__ = ("_lines", "_raw")
+    __slots__ = ("_index", "_raw")
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._raw = raw
-        self._lines: dict[str, list[str]] | None = None
-
-    def _index(self) -> dict[str, list[str]]:
-        if self._lines is None:
-            lines: dict[str, list[str]] = {}
-            for name, value in self._raw:
-                lines.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip(" \t"))
-            self._lines = lines
-        return self._lines
+        self._raw = raw if isinstance(raw, list | tuple) else tuple(raw)
+        self._index: dict[bytes, list[str]] | None = None
 
     def __getitem__(self, name: str) -> str:
-        return ", ".join(self._index()[name.lower()])
+        lines = self.getall(name)
+        if not lines:
+            raise KeyError(name)
+        return ", ".join(lines)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._index())
+        return (name.decode("latin-1") for name in self._indexed())
 
     def __len__(self) -> int:
-        return len(self._index())
+        return len(self._indexed())
 
     def getall(self, name: str) -> list[str]:
         """The field's lines in the order they came, none if it was not sent."""
-        return list(self._index().get(name.lower(), ()))
+        key = name.encode("latin-1", "replace").lower()  # What is not latin-1 becomes "?", which no name has.
+        if self._index is not None:
+            return list(self._index.get(key, ()))
+        return [_text(value) for found, value in self._raw if len(found) == len(key) and found.lower() == key]
+
+    def _indexed(self) -> dict[bytes, list[str]]:
+        """All fields at once. Most helpers ask for one or two, and looking for those is cheaper than this."""
+        if self._index is None:
+            index: dict[bytes, list[str]] = {}
+            for name, value in self._raw:
+                index.setdefault(name.lower(), []).append(_text(value))
+            self._index = index
+        return self._index
 
     def __repr__(self) -> str:
         return f"<Headers {', '.join(self)}>"  # Names only: values are credentials, and a repr ends up in a log.
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1").strip(" \t")
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +117,8 @@ class Proxies(msgspec.Struct, frozen=True):
         """Whether the one who connected is one of them. Nothing a request says about itself plays a part."""
         if peer is None or not peer[0]:
             return self.unix
+        if not self.networks:
+            return False
         address = _address(peer[0])
         return address is not None and any(address in network for network in self.networks)
 
