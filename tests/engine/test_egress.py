@@ -153,8 +153,14 @@ async def test_a_name_is_asked_once_and_the_call_goes_to_that_answer(guard: Guar
     assert guard.stopped == [("socket.connect", (PUBLIC, 443))]
 
 
+async def test_the_guard_sees_the_systems_resolver_too(guard: Guard) -> None:
+    with pytest.raises(DeliveryFailed, match="unresolved"):
+        await post(target_of(), b"", [], ssl_context=WORLD)
+    assert guard.stopped == [("socket.getaddrinfo", NAME)]
+
+
 async def test_the_systems_resolver_is_behind_the_same_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [(0, 0, 0, "", ("fe80::1", 443, 0, 2)), (0, 0, 0, "", (PUBLIC, 443))]
+    found = [(0, 0, 0, "", ("2606:4700:4700::1111", 443, 0, 2)), (0, 0, 0, "", (PUBLIC, 443))]
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
     with pytest.raises(EgressRefused, match="address"):
         await resolve(check_url(f"https://{NAME}/", rules=STRICT))
@@ -204,6 +210,12 @@ def test_a_host_list_lets_through_what_it_names(host: str, listed: bool) -> None
     rules = Rules(hosts=frozenset({NAME, "*.partner.example", "orders.internal"}))
     with nullcontext() if listed else pytest.raises(EgressRefused, match="host"):
         check_url(f"https://{host}/", rules=rules)
+
+
+@pytest.mark.parametrize("port", [0, 65_536, 99_999])
+def test_a_port_is_one_even_where_any_will_do(port: int) -> None:
+    with pytest.raises(EgressRefused, match="port"):
+        check_url(f"https://localhost:{port}/", rules=LOCAL)
 
 
 @pytest.mark.req("A-65")

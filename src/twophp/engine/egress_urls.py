@@ -52,7 +52,6 @@ RESERVED_NAMES: Final = frozenset(
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://([^/?#]*)(.*)", re.DOTALL)
 _REST: Final = re.compile(r"(?:[/?][A-Za-z0-9._~:/?@!$&'()*+,;=%\[\]-]*)?")
 _AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
-_V6: Final = re.compile(r"[0-9A-Fa-f:.]{2,45}")
 _LABEL: Final = re.compile(r"[a-z0-9-]{1,63}")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
@@ -163,8 +162,7 @@ def _host_and_port(authority: str, default: int) -> tuple[str, int]:
 def _literal(host: str) -> Address | None:
     """The address that a host spells plainly, or None for a name. Whatever else getaddrinfo would read is refused."""
     if host.startswith("["):
-        inner = host[1:-1]
-        address = read_address(inner) if _V6.fullmatch(inner) else None  # No zone id: "%" is not in the class.
+        address = read_address(host[1:-1])
         if not isinstance(address, IPv6Address):
             raise refused("ip_literal")
         return address
@@ -196,7 +194,7 @@ def _is_a_label(label: str) -> bool:
         text = label[4:].encode("ascii").decode("punycode")
     except (UnicodeError, ValueError, OverflowError):
         return False
-    return not text.isascii() and unicodedata.normalize("NFKC", text) == text
+    return unicodedata.normalize("NFKC", text) == text
 
 
 def _check_rules(target: Target) -> None:
