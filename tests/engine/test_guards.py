@@ -26,6 +26,7 @@ INTENT = Intent(
     mode=Mode.STANDARD,
     service_endpoint="orders/orders",
     path="/orders",
+    method="POST",
     received_at=REGISTERED_S * 1000,
     ttl_ms=30_000,
     delta_ms=5_000,

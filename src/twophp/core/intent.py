@@ -55,7 +55,8 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     client_id_is_proxy: bool  # The server made the client id up.
     mode: Mode
     service_endpoint: str
-    path: str  # The raw Phase 1 path; only its own confirm URL may confirm it.
+    path: str  # The Phase 1 path without a trailing slash; only its own confirm URL may confirm it.
+    method: str
     received_at: Instant
     ttl_ms: int
     delta_ms: int

@@ -201,6 +201,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     service_endpoint: str
     path: str
     arrived_at: Instant
+    method: str = "POST"
     requested_ttl_ms: int | None = None
     callback: str = ""
     client_id_is_proxy: bool = False
@@ -378,6 +379,7 @@ def _registered(command: Register, policy: Policy) -> Intent:
         mode=command.mode,
         service_endpoint=command.service_endpoint,
         path=command.path,
+        method=command.method,
         received_at=command.arrived_at,
         ttl_ms=policy.effective_ttl_ms(command.requested_ttl_ms),
         delta_ms=policy.delta_ms,

@@ -40,7 +40,7 @@ class Slot:
         """Everything was written."""
         self.is_new = self.entry_is_new = False
         self.entry = None
-        self.seals = {}
+        self.seals.clear()
 
 
 class Known:
@@ -66,9 +66,11 @@ class Known:
 
     def keep(self, slots: Iterable[Slot]) -> None:
         """These were flushed."""
+        young = self._young
         for slot in slots:
             slot.flushed()
-            self._young.update(dict.fromkeys(slot.keys, slot))
+            if slot.keys and young.get(slot.keys[0]) is not slot:
+                young.update(dict.fromkeys(slot.keys, slot))
         if len(self._young) > GENERATION:
             self._old, self._young = self._young, {}
 

@@ -43,8 +43,8 @@ def _intent(row: Row) -> Intent:
     values = list(row)
     values[6] = bool(row[6])
     values[7] = _MODES[row[7]]
-    values[13] = _PHASES[row[13]]
-    values[22] = bool(row[22])
+    values[14] = _PHASES[row[14]]
+    values[23] = bool(row[23])
     return Intent(*values[1:])
 
 
@@ -80,7 +80,7 @@ INTENTS: Final = Table(
     delete=sql("delete_intent"),
     record=_intent,
     row=msgspec.structs.astuple,
-    changes=attrgetter(*Intent.__struct_fields__[12:]),
+    changes=attrgetter(*Intent.__struct_fields__[13:]),
 )
 OBLIGATIONS: Final = Table(
     kind=OBLIGATION,

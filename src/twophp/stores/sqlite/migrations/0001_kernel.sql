@@ -30,6 +30,7 @@ CREATE TABLE intent (
     mode                   TEXT    NOT NULL,
     service_endpoint       TEXT    NOT NULL,
     path                   TEXT    NOT NULL,
+    method                 TEXT    NOT NULL,
     received_at            INTEGER NOT NULL,
     ttl_ms                 INTEGER NOT NULL CHECK (ttl_ms > 0),
     delta_ms               INTEGER NOT NULL CHECK (delta_ms >= 0),
