@@ -397,7 +397,7 @@ def _enter_waiting(intent: Intent, news: dict[str, Any], _command: Command, now:
 def _enter_processing(intent: Intent, news: dict[str, Any], command: Command, now: Instant, policy: Policy) -> Instant:
     news["lease_until"] = news["due_at"] = now + policy.lease_ms
     if not isinstance(command, Renew):  # A heartbeat keeps its fence; whoever enters or takes over gets a new one.
-        assert isinstance(command, Register | Confirm | Attend)
+        assert isinstance(command, (Register, Confirm, Attend))
         news.update(owner=command.owner, fence=intent.fence + 1, settled_at=None)
     if isinstance(command, Confirm):
         news["confirmed_at"] = command.arrived_at

@@ -34,6 +34,7 @@ log: Final = logging.getLogger("twophp.store")
 
 QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
+QUICK_COMMIT_S: Final = 0.005  # Slower than that, and the loop must not wait for it.
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints write hot pages less often.
 
 
@@ -63,6 +64,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
         self._poison: StorePoisoned | None = None
         self._log_pages = 0
+        self._commit_took_s = 0.0
         self._known = Known(connection)
         self._latest = read_head(connection).at
         connection.set_wal_hook(self._count_log_pages)
@@ -130,7 +132,7 @@ class Writer:
                 await self._begin()
                 changed = self._run_one_by_one(jobs)
             if changed:
-                await self._commit()
+                await self._commit(alone=len(jobs) == 1 and not self._waiting)
                 if batch is not None:
                     batch.flushed()
             else:
@@ -173,9 +175,16 @@ class Writer:
         self._known.forget()
         return changed
 
-    async def _commit(self) -> None:
+    async def _commit(self, *, alone: bool) -> None:
+        """Flush. A lone change on a quick disk is flushed where it stands: a hop to the thread and back costs more."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            await self._off_loop(sql("commit"))
+            if alone and self._commit_took_s < QUICK_COMMIT_S:
+                self._connection.execute(sql("commit"))
+            else:
+                await self._off_loop(sql("commit"))
+            self._commit_took_s = loop.time() - began
         except apsw.FullError:
             raise  # The log could not grow, so the commit frame was never written: certain, and nobody is answered.
         except apsw.Error as error:
