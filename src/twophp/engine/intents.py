@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from twophp.core.entry import Writer, server_entry
 from twophp.core.identity import seal_context
@@ -19,36 +19,54 @@ from twophp.core.records import Key, Sealed
 from twophp.ports import Change, Part, Put, Records, Store, Vault
 
 PolicyOf: TypeAlias = Callable[[Intent], Policy]
+Follow: TypeAlias = Callable[[Decision], tuple[Put, ...]]
+"""What else becomes durable with a decision, such as a job of the outbox. Pure, as the decision is."""
+
+_ANY_POLICY: Final = Policy.standard()  # For what is not there, every policy says the same.
+
+
+def nothing_follows(_decision: Decision) -> tuple[Put, ...]:
+    """The default: a decision stands alone."""
+    return ()
 
 
 class Intents:
     """The intents of one service."""
 
-    def __init__(self, store: Store, vault: Vault, writer: Writer) -> None:
+    def __init__(self, store: Store, vault: Vault, writer: Writer, *, follow: Follow = nothing_follows) -> None:
         self._store = store
         self._vault = vault
         self._writer = writer
+        self._follow = follow
 
-    async def register(self, command: Register, payload: bytes, policy: Policy) -> Decision:
+    async def register(
+        self, command: Register, payload: bytes, policy: Policy, *, follow: Follow = nothing_follows
+    ) -> Decision:
         """Phase 1: payload, record, ledger row and history become durable together, or none does (draft §9.5)."""
         key = by_logical_key(command.principal, command.client_correlation_id)
         context = self._context(command.server_correlation_id, "payload")
-        return await self._decide(key, command, policy, {"payload": self._vault.seal(payload, context=context)})
+        sealed = self._vault.seal(payload, context=context)
+        return await self._decide(key, command, policy, {"payload": sealed}, follow)
 
-    async def confirm(self, command: Confirm, policy: Policy) -> Decision:
+    async def confirm(self, command: Confirm, policy: Policy | PolicyOf) -> Decision:
         """Phase 2: of all confirms one crosses the point of no return."""
-        return await self._decide(
-            by_pair(command.client_correlation_id, command.server_correlation_id), command, policy
-        )
+        key = by_pair(command.client_correlation_id, command.server_correlation_id)
+        return await self._decide(key, command, policy)
 
-    async def settle(self, intent: Intent, command: Settle, response: bytes, policy: Policy) -> Decision:
+    async def settle(self, intent: Intent, command: Settle, response: bytes, policy: Policy | PolicyOf) -> Decision:
         """The outcome and the answer that every replay will get, guarded by the fence."""
         sealed = self._vault.seal(response, context=self._context(intent.server_correlation_id, "response"))
-        return await self._decide(_key(intent), command, policy, {"response": sealed})
+        return await self._decide(key_of(intent), command, policy, {"response": sealed})
 
-    async def renew(self, intent: Intent, policy: Policy) -> Decision:
+    async def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Decision:
         """The heartbeat of whoever executes the intent."""
-        return await self._decide(_key(intent), Renew(fence=intent.fence), policy)
+        return await self._decide(key_of(intent), Renew(fence=intent.fence), policy)
+
+    async def look(self, client_correlation_id: str, server_correlation_id: str) -> Intent | None:
+        """The intent as it is, without changing anything."""
+        key = by_pair(client_correlation_id, server_correlation_id)
+        found: Intent | None = await self._store.transact((key,), lambda records: Change(answer=records.get(key)))
+        return found
 
     async def payload(self, intent: Intent) -> bytes | None:
         """What was registered. Raises Tampered rather than return anything else."""
@@ -61,45 +79,49 @@ class Intents:
     async def sweep(self, policy_of: PolicyOf, owner: str, *, before: int, limit: int = 256) -> list[Decision]:
         """Do what time has made due for up to ``limit`` intents, together, and say what was done."""
         keys = await self._store.due(INTENT, before, limit)
-        return await asyncio.gather(*(self._attend(key, policy_of, owner) for key in keys))
-
-    async def _attend(self, key: Key, policy_of: PolicyOf, owner: str) -> Decision:
-        command = Attend(owner=owner)
-
-        def attend(records: Records) -> Change:
-            intent: Intent | None = records.get(key)
-            policy = policy_of(intent) if intent is not None else Policy.standard()
-            return self._change(intent, decide(intent, command, records.now, policy), {})
-
-        decision: Decision = await self._store.transact((key,), attend)
-        return decision
+        attend = Attend(owner=owner)
+        return await asyncio.gather(*(self._decide(key, attend, policy_of) for key in keys))
 
     async def _decide(
-        self, key: Key, command: Command, policy: Policy, seals: Mapping[Part, Sealed] | None = None
+        self,
+        key: Key,
+        command: Command,
+        policy: Policy | PolicyOf,
+        seals: Mapping[Part, Sealed | None] | None = None,
+        follow: Follow = nothing_follows,
     ) -> Decision:
         def change(records: Records) -> Change:
             intent: Intent | None = records.get(key)
-            return self._change(intent, decide(intent, command, records.now, policy), seals or {})
+            rules = policy if isinstance(policy, Policy) else _ANY_POLICY if intent is None else policy(intent)
+            return self._change(intent, decide(intent, command, records.now, rules), seals or {}, follow)
 
         decision: Decision = await self._store.transact((key,), change)
         return decision
 
-    def _change(self, before: Intent | None, decision: Decision, seals: Mapping[Part, Sealed | None]) -> Change:
+    def _change(
+        self,
+        before: Intent | None,
+        decision: Decision,
+        seals: Mapping[Part, Sealed | None],
+        follow: Follow = nothing_follows,
+    ) -> Change:
         """Everything a decision makes durable. A refusal keeps no payload, though it may age the intent."""
         intent = decision.intent
         if not decision.changed or intent is None:
             return Change(answer=decision)
+        more = self._follow(decision) + follow(decision)
         if intent.phase is Phase.ABSENT:
-            return Change(answer=decision, drops=(_key(intent),), journal=decision.steps)
+            return Change(answer=decision, puts=more, drops=(key_of(intent),), journal=decision.steps)
         if decision.code is not None:
             seals = {}
         if before is not None and before.has_payload and not intent.has_payload:
             seals = {"payload": None}
         entry = server_entry(intent, self._writer) if decision.steps else None
-        return Change(answer=decision, puts=(Put(record=intent, entry=entry, journal=decision.steps, seals=seals),))
+        put = Put(record=intent, entry=entry, journal=decision.steps, seals=seals)
+        return Change(answer=decision, puts=(put, *more))
 
     async def _open(self, intent: Intent, part: Part) -> bytes | None:
-        sealed = await self._store.unseal(_key(intent), part)
+        sealed = await self._store.unseal(key_of(intent), part)
         if sealed is None:
             return None
         return self._vault.open(sealed, context=self._context(intent.server_correlation_id, part))
@@ -108,5 +130,6 @@ class Intents:
         return seal_context(self._writer.source, server_correlation_id, part)
 
 
-def _key(intent: Intent) -> Key:
+def key_of(intent: Intent) -> Key:
+    """The key an intent is found by, whoever looks."""
     return by_pair(intent.client_correlation_id, intent.server_correlation_id)
