@@ -78,6 +78,21 @@ UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, du
 -- name: delete_obligation
 DELETE FROM obligation WHERE id = ?;
 
+-- name: jobs_by_id
+SELECT job.* FROM json_each(?) AS wanted CROSS JOIN job ON job_id = wanted.value ->> 0;
+
+-- name: jobs_due
+SELECT job_id FROM job WHERE due_at < ? ORDER BY due_at LIMIT ?;
+
+-- name: insert_job
+INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_job
+UPDATE job SET state = ?, version = ?, attempts = ?, due_at = ?, last_error = ? WHERE id = ?;
+
+-- name: delete_job
+DELETE FROM job WHERE id = ?;
+
 -- name: insert_entry
 INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
@@ -101,6 +116,9 @@ WHERE client_correlation_id = ?1 AND server_correlation_id = ?2;
 -- name: seal_of_obligation
 SELECT sealed FROM obligation CROSS JOIN seal ON seal.record = obligation.id AND part = ?2 WHERE obligation_id = ?1;
 
+-- name: seal_of_job
+SELECT sealed FROM job CROSS JOIN seal ON seal.record = job.id AND part = ?2 WHERE job_id = ?1;
+
 -- name: append_journal
 INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
@@ -111,6 +129,9 @@ WHERE client_correlation_id = ? AND server_correlation_id = ? ORDER BY seq;
 -- name: journal_of_obligation
 SELECT journal.* FROM obligation CROSS JOIN journal ON journal.record = obligation.id
 WHERE obligation_id = ? ORDER BY seq;
+
+-- name: journal_of_job
+SELECT journal.* FROM job CROSS JOIN journal ON journal.record = job.id WHERE job_id = ? ORDER BY seq;
 
 -- name: journal_after
 SELECT * FROM journal WHERE seq > ? ORDER BY seq LIMIT ?;
@@ -177,8 +198,9 @@ SELECT coalesce(max(record), 0) FROM seal;
 SELECT substr(sealed, 1, 257) FROM seal;
 
 -- name: seals_of_others
-SELECT seal.record, seal.part, seal.sealed, coalesce(server_correlation_id, obligation_id) FROM seal
+SELECT seal.record, seal.part, seal.sealed, coalesce(server_correlation_id, obligation_id, job_id) FROM seal
 LEFT JOIN intent ON intent.id = seal.record LEFT JOIN obligation ON obligation.id = seal.record
+LEFT JOIN job ON job.id = seal.record
 WHERE (seal.record, seal.part) > (?1, ?2) AND seal.record <= ?3 AND substr(seal.sealed, 1, length(?4)) <> ?4
 ORDER BY seal.record, seal.part LIMIT ?5;
 

@@ -8,8 +8,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from twophp.core import job
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, INTENT, Intent, Mode, Phase
+from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
 from twophp.core.records import Record
 from twophp.stores.sqlite.sql import sql
@@ -19,6 +21,7 @@ Row: TypeAlias = tuple[Any, ...]
 _MODES: Final = {mode.value: mode for mode in Mode}
 _PHASES: Final = {phase.value: phase for phase in Phase}
 _STATES: Final = {state.value: state for state in State}
+_JOB_STATES: Final = {state.value: state for state in job.State}
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,12 @@ def _obligation(row: Row) -> Obligation:
     values = list(row)
     values[8] = _STATES[row[8]]
     return Obligation(*values[1:])
+
+
+def _job(row: Row) -> Job:
+    values = list(row)
+    values[6] = _JOB_STATES[row[6]]
+    return Job(*values[1:])
 
 
 def entry_of(row: Row) -> LedgerEntry:
@@ -96,7 +105,21 @@ OBLIGATIONS: Final = Table(
     row=msgspec.structs.astuple,
     changes=attrgetter(*Obligation.__struct_fields__[7:]),
 )
+JOBS: Final = Table(
+    kind=JOB,
+    reads={BY_JOB_ID: sql("jobs_by_id")},
+    due=sql("jobs_due"),
+    identity=BY_JOB_ID,
+    seal=sql("seal_of_job"),
+    journal=sql("journal_of_job"),
+    insert=sql("insert_job"),
+    update=sql("update_job"),
+    delete=sql("delete_job"),
+    record=_job,
+    row=msgspec.structs.astuple,
+    changes=attrgetter(*Job.__struct_fields__[5:]),
+)
 
-TABLES: Final = {table.kind: table for table in (INTENTS, OBLIGATIONS)}
-TABLE_OF_RECORD: Final[dict[type, Table]] = {Intent: INTENTS, Obligation: OBLIGATIONS}
+TABLES: Final = {table.kind: table for table in (INTENTS, OBLIGATIONS, JOBS)}
+TABLE_OF_RECORD: Final[dict[type, Table]] = {Intent: INTENTS, Obligation: OBLIGATIONS, Job: JOBS}
 TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLES.values() for by in table.reads}

@@ -13,8 +13,8 @@ same time, opens the *same* backing store, and every test gets a fresh one:
             return lambda clock: MyStore(tmp_path / "my.db", clock=clock)     # an async context manager
 
 Then run pytest. What a store cannot do it does not declare; nothing is skipped for any other reason. The tests drive
-the real machines (intents, obligations) by the rules of ``twophp.core``, and each says in ``__requirements__`` which
-rows of ``docs/requirements`` it shows.
+the real machines (intents, obligations, jobs) by the rules of ``twophp.core``, and each says in ``__requirements__``
+which rows of ``docs/requirements`` it shows.
 
 It needs pytest, which twophp itself does not: ``pip install pytest``.
 """
@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:  # pragma: no cover - a machine without pyt
 
 # Before these are imported: a failed assertion should show its values in a third party's run as well.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{module}" for module in ("changes", "crowd", "ledger", "questions", "scene", "timing"))
+    *(f"{__name__}.{module}" for module in ("changes", "crowd", "jobs", "ledger", "questions", "scene", "timing"))
 )
 
 from twophp.stores.testing.capability import DURABLE, SHARED, SQL_STATEMENTS, Capability  # noqa: E402

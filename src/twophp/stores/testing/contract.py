@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from twophp.stores.testing.changes import ChangeContract
 from twophp.stores.testing.crowd import CrowdContract
+from twophp.stores.testing.jobs import JobContract
 from twophp.stores.testing.ledger import LedgerContract
 from twophp.stores.testing.questions import QuestionContract
 from twophp.stores.testing.timing import TimingContract
 
 
-class StoreContract(ChangeContract, TimingContract, LedgerContract, QuestionContract, CrowdContract):
+class StoreContract(ChangeContract, TimingContract, LedgerContract, QuestionContract, JobContract, CrowdContract):
     """Derive from it, declare ``capabilities``, define the fixture ``open_store``: see the package's text."""

@@ -73,6 +73,23 @@ CREATE TABLE obligation (
 CREATE UNIQUE INDEX obligation_held ON obligation (flow, key) WHERE state = 'Reserved' AND key <> '';
 CREATE INDEX obligation_due ON obligation (due_at) WHERE due_at IS NOT NULL;
 
+-- The outbox: what a transition owes to others, written in the same change as the transition (A-38).
+CREATE TABLE job (
+    id          INTEGER PRIMARY KEY,
+    job_id      TEXT    NOT NULL UNIQUE,
+    work        TEXT    NOT NULL CHECK (work = 'callback' OR work = 'hook'),
+    subject     TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    state       TEXT    NOT NULL CHECK (
+        state = 'PENDING' OR state = 'RUNNING' OR state = 'DELIVERED' OR state = 'DEAD'),
+    version     INTEGER NOT NULL CHECK (version > 0),
+    attempts    INTEGER NOT NULL CHECK (attempts >= 0),
+    due_at      INTEGER,
+    last_error  TEXT    NOT NULL
+) STRICT;
+CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL;
+
 -- The ledger (draft §9.8): one row per pair and actor, under the id of the record it mirrors.
 CREATE TABLE entry (
     id                     INTEGER PRIMARY KEY,
