@@ -16,7 +16,7 @@ from twophp.core.intent import INTENT, Intent, Phase, by_logical_key, by_pair
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
 from twophp.core.policy import Policy
 from twophp.core.records import Key, Sealed
-from twophp.ports import Change, Part, Put, Records, Store, Vault
+from twophp.ports import Change, Part, Put, Records, Statement, Store, Vault
 
 PolicyOf: TypeAlias = Callable[[Intent], Policy]
 Follow: TypeAlias = Callable[[Decision], tuple[Put, ...]]
@@ -53,10 +53,18 @@ class Intents:
         key = by_pair(command.client_correlation_id, command.server_correlation_id)
         return await self._decide(key, command, policy)
 
-    async def settle(self, intent: Intent, command: Settle, response: bytes, policy: Policy | PolicyOf) -> Decision:
-        """The outcome and the answer that every replay will get, guarded by the fence."""
+    async def settle(
+        self,
+        intent: Intent,
+        command: Settle,
+        response: bytes,
+        policy: Policy | PolicyOf,
+        *,
+        statements: tuple[Statement, ...] = (),
+    ) -> Decision:
+        """The outcome and the answer that every replay will get, guarded by the fence; ``statements`` go with it."""
         sealed = self._vault.seal(response, context=self._context(intent.server_correlation_id, "response"))
-        return await self._decide(key_of(intent), command, policy, {"response": sealed})
+        return await self._decide(key_of(intent), command, policy, {"response": sealed}, statements=statements)
 
     async def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Decision:
         """The heartbeat of whoever executes the intent."""
@@ -89,11 +97,12 @@ class Intents:
         policy: Policy | PolicyOf,
         seals: Mapping[Part, Sealed | None] | None = None,
         follow: Follow = nothing_follows,
+        statements: tuple[Statement, ...] = (),
     ) -> Decision:
         def change(records: Records) -> Change:
             intent: Intent | None = records.get(key)
             rules = policy if isinstance(policy, Policy) else _ANY_POLICY if intent is None else policy(intent)
-            return self._change(intent, decide(intent, command, records.now, rules), seals or {}, follow)
+            return self._change(intent, decide(intent, command, records.now, rules), seals or {}, follow, statements)
 
         decision: Decision = await self._store.transact((key,), change)
         return decision
@@ -104,6 +113,7 @@ class Intents:
         decision: Decision,
         seals: Mapping[Part, Sealed | None],
         follow: Follow = nothing_follows,
+        statements: tuple[Statement, ...] = (),
     ) -> Change:
         """Everything a decision makes durable. A refusal keeps no payload, though it may age the intent."""
         intent = decision.intent
@@ -118,7 +128,7 @@ class Intents:
             seals = {"payload": None}
         entry = server_entry(intent, self._writer) if decision.steps else None
         put = Put(record=intent, entry=entry, journal=decision.steps, seals=seals)
-        return Change(answer=decision, puts=(put, *more))
+        return Change(answer=decision, puts=(put, *more), statements=statements)
 
     async def _open(self, intent: Intent, part: Part) -> bytes | None:
         sealed = await self._store.unseal(key_of(intent), part)

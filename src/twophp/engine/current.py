@@ -1,0 +1,106 @@
+"""The intent that is being executed, for the handler that executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Final, Self
+
+from twophp.core.errors import ConfigError
+from twophp.core.intent import Intent
+from twophp.ports import Statement
+
+
+class Transaction:
+    """Business rows that become durable in the very commit that settles the intent: both, or neither.
+
+    Statements are gathered while the handler thinks and run in order when the intent is settled, so a slow handler
+    holds no lock. They run against the service's own ledger database.
+    """
+
+    def __init__(self) -> None:
+        self.statements: list[Statement] = []
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Add one statement."""
+        self.statements.append(Statement(sql=sql, rows=[tuple(parameters)]))
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Add one statement, to be run for every row."""
+        self.statements.append(Statement(sql=sql, rows=[tuple(row) for row in rows]))
+
+
+class _Scope:
+    """``async with intent.transaction() as tx``: what was gathered counts only if the block ends well."""
+
+    def __init__(self, running: RunningIntent) -> None:
+        self._running = running
+        self._transaction = Transaction()
+
+    async def __aenter__(self) -> Transaction:
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._running.statements.extend(self._transaction.statements)
+
+    def __enter__(self) -> Transaction:
+        return self._transaction
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._running.statements.extend(self._transaction.statements)
+
+
+class RunningIntent:
+    """What a handler may know and say about the intent it executes."""
+
+    def __init__(self, intent: Intent, *, provisional_resource_id: str, takes_statements: bool) -> None:
+        self.client_correlation_id = intent.client_correlation_id
+        self.server_correlation_id = intent.server_correlation_id
+        self.service_endpoint = intent.service_endpoint
+        self.mode = intent.mode
+        self.provisional_resource_id = provisional_resource_id
+        self.resource_id: str | None = None
+        self.transaction_reference: str | None = None
+        self.statements: list[Statement] = []
+        self._takes_statements = takes_statements
+
+    def transaction(self) -> _Scope:
+        """Settle business rows together with the intent. Needs a store that runs SQL."""
+        if not self._takes_statements:
+            message = "this store cannot run business statements in the settling commit; use SQLite or PostgreSQL"
+            raise ConfigError(message, code="no_transactions")
+        return _Scope(self)
+
+    def created(self, resource_id: str) -> Self:
+        """Name the resource; without it the answer's Location, its JSON ``id`` or the path tells (A-05)."""
+        self.resource_id = resource_id
+        return self
+
+
+_current: Final[ContextVar[RunningIntent | None]] = ContextVar("twophp_current_intent", default=None)
+
+
+def current_intent() -> RunningIntent | None:
+    """The intent being executed here, or None outside a handshake. Follows into tasks and ``to_thread``."""
+    return _current.get()
+
+
+class executing:  # noqa: N801 - used as a statement: ``with executing(running):``
+    """Make ``running`` the current intent for a while."""
+
+    def __init__(self, running: RunningIntent) -> None:
+        self._running = running
+
+    def __enter__(self) -> RunningIntent:
+        self._token = _current.set(self._running)
+        return self._running
+
+    def __exit__(self, *_exc_info: object) -> None:
+        _current.reset(self._token)

@@ -1,0 +1,80 @@
+"""What is kept of a request and of its answer, sealed, between the phases and for every replay.
+
+Of a request: method, path, query, body, and the headers that say what the body is. Credentials, cookies and addresses
+come from the live request that confirms it; a store of credentials is nothing anybody asked for (A-03).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final, TypeAlias
+
+import msgspec
+
+RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+_KEPT_PREFIXES: Final = (b"content-", b"accept", b"if-")
+# Hop-by-hop fields belong to a connection, Date to a moment, and a cookie to the one who was there (A-31).
+_NOT_REPLAYED: Final = frozenset(
+    {
+        b"connection",
+        b"date",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-connection",
+        b"set-cookie",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+
+class StoredRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The request as it was registered."""
+
+    method: str
+    path: str
+    raw_path: bytes
+    query: bytes
+    headers: RawHeaders
+    body: bytes
+
+
+class StoredResponse(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The application's answer: its own status, its headers in order and with repeats, its body."""
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_request: Final = msgspec.msgpack.Decoder(StoredRequest).decode
+_decode_response: Final = msgspec.msgpack.Decoder(StoredResponse).decode
+
+
+def encode(value: StoredRequest | StoredResponse) -> bytes:
+    """The bytes to seal."""
+    return _encode(value)
+
+
+def decode_request(data: bytes) -> StoredRequest:
+    """What was sealed in Phase 1."""
+    return _decode_request(data)
+
+
+def decode_response(data: bytes) -> StoredResponse:
+    """What was sealed when the intent was settled."""
+    return _decode_response(data)
+
+
+def is_kept(name: bytes, extra: Collection[bytes] = ()) -> bool:
+    """Whether a request's field is part of what was meant, and stored with it."""
+    return name.startswith(_KEPT_PREFIXES) or name in extra
+
+
+def replayable(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
+    """The fields of an answer that a replay repeats."""
+    return tuple((name, value) for name, value in headers if name.lower() not in _NOT_REPLAYED)
