@@ -218,6 +218,7 @@ class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     arrived_at: Instant
     owner: str
     guard_passed: bool = False
+    provisional_resource_id: str | None = None  # Told to the client while it still runs (draft §5.3.3).
 
 
 class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -400,7 +401,7 @@ def _enter_processing(intent: Intent, news: dict[str, Any], command: Command, no
         assert isinstance(command, (Register, Confirm, Attend))
         news.update(owner=command.owner, fence=intent.fence + 1, settled_at=None)
     if isinstance(command, Confirm):
-        news["confirmed_at"] = command.arrived_at
+        news.update(confirmed_at=command.arrived_at, resource_id=command.provisional_resource_id)
     return now
 
 

@@ -14,21 +14,21 @@ import msgspec
 RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 _KEPT_PREFIXES: Final = (b"content-", b"accept", b"if-")
-# Hop-by-hop fields belong to a connection, Date to a moment, and a cookie to the one who was there (A-31).
-_NOT_REPLAYED: Final = frozenset(
+# Hop-by-hop fields belong to a connection and Date to a moment; both are made anew for every answer.
+_OF_THE_MOMENT: Final = frozenset(
     {
         b"connection",
         b"date",
         b"keep-alive",
         b"proxy-authenticate",
         b"proxy-connection",
-        b"set-cookie",
         b"te",
         b"trailer",
         b"transfer-encoding",
         b"upgrade",
     }
 )
+_COOKIE: Final = b"set-cookie"  # A-31: belongs to the one who was there, and is never stored.
 
 
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,6 +75,12 @@ def is_kept(name: bytes, extra: Collection[bytes] = ()) -> bool:
     return name.startswith(_KEPT_PREFIXES) or name in extra
 
 
-def replayable(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """The fields of an answer that a replay repeats."""
-    return tuple((name, value) for name, value in headers if name.lower() not in _NOT_REPLAYED)
+def sendable(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
+    """The fields of an answer that any connection may carry."""
+    return tuple((name, value) for name, value in headers if name.lower() not in _OF_THE_MOMENT)
+
+
+def storable(response: StoredResponse) -> StoredResponse:
+    """The answer as every replay repeats it."""
+    headers = tuple((name, value) for name, value in sendable(response.headers) if name.lower() != _COOKIE)
+    return StoredResponse(response.status, headers, response.body)

@@ -19,7 +19,7 @@ from twophp.core.intent import SETTLED, Intent
 from twophp.core.phase import FENCE_LOST, Decision, Settle
 from twophp.core.records import Key
 from twophp.engine.current import RunningIntent, executing
-from twophp.engine.exchange import StoredRequest, StoredResponse, decode_request, decode_response, encode
+from twophp.engine.exchange import StoredRequest, StoredResponse, decode_request, decode_response, encode, storable
 from twophp.engine.intents import Intents, PolicyOf, key_of
 from twophp.ports import MintId, Statement
 
@@ -74,7 +74,8 @@ class Executions:
 
     def begin(self, intent: Intent, handler: Handler) -> tuple[RunningIntent, asyncio.Task[Settled]]:
         """Start processing; the caller may wait for the task or leave. Always shield it: it must not be cancelled."""
-        running = RunningIntent(intent, provisional_resource_id=self._mint(), takes_statements=self._takes_statements)
+        provisional = intent.resource_id or self._mint()
+        running = RunningIntent(intent, provisional_resource_id=provisional, takes_statements=self._takes_statements)
         key = key_of(intent)
         task = asyncio.get_running_loop().create_task(self._execute(intent, running, handler))
         self._running[key] = (intent, task)
@@ -115,7 +116,8 @@ class Executions:
     async def _outcome(self, intent: Intent) -> Settled:
         here = self._running.get(key_of(intent))
         if here is not None:
-            return await asyncio.shield(here[1])
+            settled = await asyncio.shield(here[1])
+            return Settled(settled.intent, storable(settled.response))
         pause_s = FIRST_LOOK_S
         while True:
             found = await self._intents.look(intent.client_correlation_id, intent.server_correlation_id)
@@ -162,7 +164,7 @@ class Executions:
             transaction_reference=work.running.transaction_reference,
         )
         statements = tuple(work.running.statements) if succeeded else ()
-        decision = await self._persistently(intent, settle, encode(response), statements)
+        decision = await self._persistently(intent, settle, encode(storable(response)), statements)
         assert decision.intent is not None
         if decision.code == FENCE_LOST:  # Somebody took over; what they decided is what is true (A-34).
             return await self._outcome(decision.intent)

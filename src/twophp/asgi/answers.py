@@ -1,0 +1,149 @@
+"""From decisions to responses: tables T1 and T2 as a client sees them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from twophp.asgi.messages import Answer
+from twophp.core.intent import SETTLED, Intent, Mode, Phase
+from twophp.core.records import Instant
+from twophp.engine.exchange import StoredResponse, sendable
+from twophp.engine.execution import FAILURE_STATUS, Settled, Work
+from twophp.wire import emit, fields, grammar
+from twophp.wire.problem import Problem, problem
+
+OK: Final = 200
+ACCEPTED: Final = 202
+INTERNAL_ERROR: Final = 500
+RETRY_AFTER_S: Final = 1
+STATUS_PATH: Final = "/_2php/intents/"
+
+
+def of_problem(found: Problem) -> Answer:
+    """A refusal."""
+    return Answer(found.status, found.headers, found.body)
+
+
+def refused(code: str, *, retry_after_s: int | None = None) -> Answer:
+    """A refusal by its code; every late confirm gets the very same bytes (A-21)."""
+    return of_problem(problem(code, retry_after_s=retry_after_s))
+
+
+def registered(intent: Intent, now: Instant, *, expose_policy: str | None = None) -> Answer:
+    """Phase 1 (draft §5.2.2). A repeat is told what is left of the time, and how far the intent has come (T2)."""
+    waiting = intent.phase is Phase.WAITING_CONFIRM
+    headers = emit.phase_one_answer(
+        server_correlation_id=intent.server_correlation_id,
+        ttl_ms=max(intent.deadline_at - now, 1) if waiting else None,
+        deadline_at=intent.deadline_at if waiting else None,
+        phase=intent.phase,
+        replay_policy=expose_policy,  # type: ignore[arg-type]
+    )
+    return Answer(OK, tuple(headers))
+
+
+def final(settled: Settled, *, passthrough: bool) -> Answer:
+    """The end of the call (draft §5.3.2): 200 or the application's 4xx, or 500, with the stored body (A-08)."""
+    intent, response = settled.intent, settled.response
+    kept = sendable(response.headers)
+    if intent.mode is Mode.TRANSPARENT:
+        return Answer(response.status, kept, response.body)
+    auto = intent.mode is Mode.AUTO_CONFIRM
+    own = emit.final_answer(
+        phase=intent.phase,
+        resource_id=intent.resource_id,
+        server_correlation_id=intent.server_correlation_id if auto else None,
+        app_sets_caching=any(name.lower() == b"cache-control" for name, _value in kept),
+    )
+    status = response.status if auto or passthrough else wire_status(response.status)
+    return Answer(status, (*_foreign(kept), *own), response.body)
+
+
+def wire_status(status: int) -> int:
+    """A-08: success is 200, an invalid request keeps its 4xx, any other failure is 500."""
+    if status < FAILURE_STATUS:
+        return OK
+    return min(INTERNAL_ERROR, status)
+
+
+def accepted(intent: Intent, resource_id: str, root_path: str) -> Answer:
+    """Still running (draft §5.3.3): a provisional id, and where to look (A-04)."""
+    location = f"{root_path}{STATUS_PATH}{intent.server_correlation_id}"
+    headers = emit.accepted_answer(resource_id=resource_id, location=location, retry_after_s=RETRY_AFTER_S)
+    return Answer(ACCEPTED, tuple(headers))
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    phase: str
+    status: int
+    body: str
+
+
+def status_read(intent: Intent, settled: Settled | None, root_path: str) -> Answer:
+    """What a poll is told (A-04): it looks at Phase-State alone, so a failure is a successful read of a failure."""
+    if intent.phase is Phase.PROCESSING:
+        return accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
+    if settled is None:
+        return Answer(OK, (emit.state(intent.phase), emit.NO_STORE))
+    if intent.phase is Phase.COMMITTED:
+        return final(settled, passthrough=False)
+    text = settled.response.body.decode("utf-8", "replace")
+    body = msgspec.json.encode(_Failure(intent.phase, settled.response.status, text))
+    return Answer(OK, (emit.state(intent.phase), emit.NO_STORE, (b"content-type", b"application/json")), body)
+
+
+def has_outcome(intent: Intent) -> bool:
+    """Whether there is a stored answer to give."""
+    return intent.phase in SETTLED
+
+
+def name_resource(work: Work, response: StoredResponse) -> str:
+    """The resource's id (A-05): the first of several places that has one the wire can carry."""
+    candidates = (
+        work.running.resource_id,
+        _header(response, fields.RESOURCE_ID.key),
+        _last_segment(_header(response, b"location")),
+        _json_id(response),
+        None if work.request.method == "POST" else _last_segment(work.request.path),
+    )
+    for candidate in candidates:
+        if candidate and grammar.read_resource_id(candidate.encode("utf-8", "replace")) is not None:
+            return candidate
+    return work.intent.server_correlation_id
+
+
+def _header(response: StoredResponse, key: bytes) -> str | None:
+    for name, value in response.headers:
+        if name.lower() == key:
+            return value.decode("latin-1").strip()
+    return None
+
+
+def _last_segment(path: str | None) -> str | None:
+    if not path:
+        return None
+    return path.partition("?")[0].rstrip("/").rpartition("/")[2] or None
+
+
+class _WithId(msgspec.Struct):
+    id: str | int | None = None
+
+
+_decode_id: Final = msgspec.json.Decoder(_WithId).decode
+
+
+def _json_id(response: StoredResponse) -> str | None:
+    if not response.body.startswith(b"{"):
+        return None
+    try:
+        found = _decode_id(response.body).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return None if found is None else str(found)
+
+
+def _foreign(headers: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
+    """The application's own fields; ours are written by us alone."""
+    return [(name, value) for name, value in headers if name.lower() not in fields.BY_KEY]

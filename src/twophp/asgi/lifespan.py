@@ -1,0 +1,94 @@
+"""Start-up and shutdown around the application's own.
+
+Ours opens before the application starts and closes after it has stopped, so a handler that is still running can settle.
+An application without lifespan support, or a server that sends no lifespan events, is served as well: then the first
+request starts us, and the end of the process is a crash we are built to survive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from twophp.asgi.messages import App, Message, Receive, Scope, Send
+
+log: Final = logging.getLogger("twophp.server")
+
+
+class Lifespan:
+    """Wraps the application's lifespan."""
+
+    def __init__(self, app: App, start: Callable[[], Awaitable[Any]], stop: Callable[[], Awaitable[None]]) -> None:
+        self._app = app
+        self._start = start
+        self._stop = stop
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run both, ours on the outside."""
+        startup = await receive()
+        try:
+            await self._start()
+        except Exception as error:
+            log.exception("the ledger could not be opened")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        inner = _Inner(self._app, scope, startup, receive, send, self._stop)
+        await inner.run()
+
+
+class _Inner:
+    """The application's lifespan, with the first message already read and the last one delayed."""
+
+    def __init__(
+        self,
+        app: App,
+        scope: Scope,
+        startup: Message,
+        receive: Receive,
+        send: Send,
+        stop: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._app = app
+        self._scope = scope
+        self._first: Message | None = startup
+        self._receive_next = receive
+        self._send_on = send
+        self._stop = stop
+        self._started = False
+        self._answered = asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            await self._app(self._scope, self._receive, self._send)
+        except Exception:
+            if self._started:
+                await self._stop()
+                raise
+            await self._without_the_application()
+            return
+        if not self._answered.is_set():
+            await self._without_the_application()
+
+    async def _receive(self) -> Message:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return await self._receive_next()
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "lifespan.startup.complete":
+            self._started = True
+        elif message["type"] == "lifespan.startup.failed" or message["type"].startswith("lifespan.shutdown"):
+            self._answered.set()
+            await self._stop()
+        await self._send_on(message)
+
+    async def _without_the_application(self) -> None:
+        """The application knows no lifespan (the specification lets it raise); ours goes on alone."""
+        if not self._started:
+            await self._send_on({"type": "lifespan.startup.complete"})
+        await self._receive_next()
+        await self._stop()
+        await self._send_on({"type": "lifespan.shutdown.complete"})

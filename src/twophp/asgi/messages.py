@@ -1,0 +1,112 @@
+"""ASGI's messages: reading a request, sending an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from twophp.core.errors import WireError
+from twophp.core.records import Instant
+from twophp.engine.requests import Head, Headers, tls_facts
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A complete response."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = b""
+
+
+class Disconnected(Exception):
+    """The client left before the end of its request; there is nobody to answer (A-16)."""
+
+
+def raw_path(scope: Scope) -> str:
+    """The path as it came over the wire, still percent-encoded (A-01). Servers that drop it get it re-encoded."""
+    raw: bytes | None = scope.get("raw_path")
+    if raw is None:
+        return quote(scope["path"], safe=PATH_SAFE)
+    return raw.partition(b"?")[0].decode("latin-1")
+
+
+def head_of(scope: Scope, now: Instant) -> Head:
+    """What ``identify``, the guards and the hooks see of a request."""
+    tls = scope.get("extensions", {}).get("tls")
+    client = scope.get("client")
+    return Head(
+        method=scope["method"],
+        path=raw_path(scope),
+        headers=Headers(scope["headers"]),
+        scheme=scope.get("scheme", "http"),
+        received_at=now,
+        client=(client[0], client[1]) if client else None,
+        tls=None if tls is None else tls_facts(tls),
+        scope=scope,
+    )
+
+
+async def read_body(head: Head, receive: Receive, limit: int) -> bytes:
+    """The whole body, or WireError as soon as it is known to be too large (A-16)."""
+    declared = head.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise WireError("the body is too large", code="body_too_large")
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise WireError("the body is too large", code="body_too_large")
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def send_answer(send: Send, answer: Answer, *, is_head: bool = False) -> None:
+    """Status, headers and body, with a length so that the connection can be kept."""
+    names = {name for name, _value in answer.headers}
+    headers = list(answer.headers)
+    if b"content-length" not in names:
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if is_head else answer.body})
+
+
+class Rewindable:
+    """A request's messages, remembered, so that the application can have them from the beginning after all."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._seen: list[Message] = []
+
+    async def __call__(self) -> Message:
+        """The next message."""
+        message = await self._receive()
+        self._seen.append(message)
+        return message
+
+    def again(self) -> Receive:
+        """The same messages once more, then whatever follows."""
+        seen = iter(self._seen)
+
+        async def receive() -> Message:
+            for message in seen:
+                return message
+            return await self._receive()
+
+        return receive

@@ -1,0 +1,153 @@
+"""``TwoPhaseMiddleware``: one line in front of an unchanged application.
+
+    app.add_middleware(TwoPhaseMiddleware, service="orders", store="sqlite:///orders.db", identify=anonymous,
+                       policies={"POST /orders": Policy.standard()})
+
+Requests that do not opt in go to the application untouched: the same scope, the same receive, the same send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from twophp.asgi.answers import of_problem
+from twophp.asgi.handshake import Handshake, NotRegistered
+from twophp.asgi.lifespan import Lifespan
+from twophp.asgi.messages import App, Disconnected, Receive, Rewindable, Scope, Send, head_of, raw_path, send_answer
+from twophp.asgi.server import Server
+from twophp.asgi.settings import Settings, header_names
+from twophp.core.errors import ConfigError, StoreError, TwoPHPError, Unauthenticated
+from twophp.engine.endpoints import Endpoint, Endpoints, Policies
+from twophp.engine.identify import Identify
+from twophp.engine.ledger import open_ledger
+from twophp.engine.requests import proxies
+from twophp.ports import Clock, Store
+from twophp.stores.clock import mint_uuid, system_clock
+from twophp.stores.keys import Keys
+from twophp.stores.urls import open_store, open_vault
+from twophp.wire.parse import MUTATIONS, opted_in
+from twophp.wire.problem import problem_of
+
+log: Final = logging.getLogger("twophp.server")
+
+
+class TwoPhaseMiddleware:
+    """The server side of 2PHP for an ASGI application."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        service: str,
+        store: str,
+        identify: Identify,
+        policies: Policies,
+        keys: Keys | None = None,
+        trusted_proxies: Iterable[str] = (),
+        stored_headers: Iterable[str] = (),
+        clock: Clock = system_clock,
+        **settings: Any,
+    ) -> None:
+        endpoints = Endpoints(policies)
+        known = set(Settings.__struct_fields__)
+        if unknown := settings.keys() - known:
+            raise ConfigError(f"unknown setting: {', '.join(sorted(unknown))}", code="bad_setting")
+        self.app = app
+        self._settings = Settings(
+            service=service,
+            identify=identify,
+            endpoints=endpoints,
+            proxies=proxies(trusted_proxies),
+            stored_headers=header_names(stored_headers),
+            **settings,
+        )
+        self._store_url = store
+        self._keys = keys
+        self._clock = clock
+        self._records_plain = any(endpoint.policy.transparent for endpoint in endpoints)
+        self._starting = asyncio.Lock()
+        self._server: Server | None = None
+        self._handshake: Handshake | None = None
+        self._lifespan = Lifespan(app, self.start, self.stop)
+        if self._settings.allow_insecure:
+            log.warning("%s accepts two-phase requests without TLS (allow_insecure)", service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection. The first test is all that a request without the opt-in costs."""
+        kind = scope["type"]
+        if kind == "http":
+            if opted_in(scope["headers"]):
+                await self._two_phase(scope, receive, send)
+                return
+            if self._records_plain and (endpoint := self._transparent_endpoint(scope)) is not None:
+                await self._transparent(endpoint, scope, receive, send)
+                return
+        elif kind == "lifespan":
+            await self._lifespan(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    async def start(self) -> Server:
+        """Open what the service needs, once. Called by the lifespan, or by the first request where there is none."""
+        async with self._starting:
+            if self._server is None:
+                store: Store = open_store(self._store_url, clock=self._clock)
+                vault = open_vault(self._store_url, self._keys)
+                writer = await open_ledger(store, self._settings.service, mint_uuid)
+                server = Server(self.app, self._settings, store, vault, writer, mint_uuid)
+                server.start()
+                self._handshake = Handshake(server)
+                self._server = server
+        return self._server
+
+    async def stop(self) -> None:
+        """Finish what was begun and close."""
+        async with self._starting:
+            server, self._server, self._handshake = self._server, None, None
+            if server is not None:
+                await server.stop()
+
+    async def _two_phase(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            server = self._server or await self.start()
+            handshake = self._handshake
+            assert handshake is not None
+            head = head_of(scope, server.store.now())
+            answer = await handshake.answer(head, scope, receive)
+        except Disconnected:
+            return
+        except TwoPHPError as error:
+            answer = of_problem(problem_of(error, retry_after_s=1 if isinstance(error, StoreError) else None))
+            if isinstance(error, Unauthenticated) and (challenge := error.challenge):
+                answer = type(answer)(
+                    answer.status, (*answer.headers, (b"www-authenticate", challenge.encode())), answer.body
+                )
+        if answer is None:
+            await self.app(scope, receive, send)
+        else:
+            await send_answer(send, answer, is_head=scope["method"] == "HEAD")
+
+    def _transparent_endpoint(self, scope: Scope) -> Endpoint | None:
+        if scope["method"] not in MUTATIONS:
+            return None
+        endpoint = self._settings.endpoints.match(scope["method"], raw_path(scope))
+        return endpoint if endpoint is not None and endpoint.policy.transparent else None
+
+    async def _transparent(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+        """Record a plain request. Whoever did not ask for a ledger does not suffer from one: it fails open (A-37)."""
+        rewindable = Rewindable(receive)
+        try:
+            server = self._server or await self.start()
+            assert self._handshake is not None
+            head = head_of(scope, server.store.now())
+            answer = await self._handshake.transparent(endpoint, head, scope, rewindable)
+        except Disconnected:
+            return
+        except NotRegistered as error:
+            log.error("a plain request was served without being recorded: %s", error.__cause__)  # noqa: TRY400
+            await self.app(scope, rewindable.again(), send)
+            return
+        await send_answer(send, answer)

@@ -1,0 +1,133 @@
+"""The running side of the middleware: what is open, what is executing, and what comes by from time to time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from twophp.asgi.answers import name_resource, refused
+from twophp.asgi.messages import App
+from twophp.asgi.replay import Replay, bare_scope
+from twophp.asgi.settings import Settings, shortest_lease_ms
+from twophp.core.entry import Writer
+from twophp.core.errors import StoreError
+from twophp.core.intent import Intent
+from twophp.core.phase import Decision, Settle
+from twophp.core.policy import Policy
+from twophp.engine.exchange import StoredResponse, encode
+from twophp.engine.execution import Executions, Work, ids_of
+from twophp.engine.intents import Intents
+from twophp.ports import MintId, Store, Vault
+
+log: Final = logging.getLogger("twophp.server")
+
+RECOVERED: Final = "recovered"
+_ANY_POLICY: Final = Policy.standard()
+
+
+def _stored(code: str) -> StoredResponse:
+    answer = refused(code)
+    return StoredResponse(answer.status, answer.headers, answer.body)
+
+
+HANDLER_FAILED: Final = _stored("handler_failed")
+INDETERMINATE: Final = _stored("outcome_indeterminate")
+
+
+class Server:
+    """Everything that exists between start-up and shutdown."""
+
+    def __init__(self, app: App, settings: Settings, store: Store, vault: Vault, writer: Writer, mint: MintId) -> None:
+        self.app = app
+        self.settings = settings
+        self.store = store
+        self.mint = mint
+        self.owner = mint()
+        self.intents = Intents(store, vault, writer)
+        self.executions = Executions(
+            self.intents,
+            self.policy_of,
+            name_resource=name_resource,
+            failed=HANDLER_FAILED,
+            mint=mint,
+            takes_statements=getattr(store, "takes_statements", False),
+        )
+        self._stopping = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+
+    def policy_of(self, intent: Intent) -> Policy:
+        """The policy an intent falls under today; one whose endpoint is gone is still swept by the standard one."""
+        endpoint = self.settings.endpoints.match(intent.method, intent.path or "/")
+        return _ANY_POLICY if endpoint is None else endpoint.policy
+
+    def start(self) -> None:
+        """Begin to sweep and to renew."""
+        heartbeat_s = shortest_lease_ms(self.settings.endpoints) / 3_000
+        self._loops = [
+            asyncio.create_task(self._every(self.settings.sweep_interval_s, self.sweep)),
+            asyncio.create_task(self._every(heartbeat_s, self.executions.renew)),
+        ]
+
+    async def stop(self) -> None:
+        """Let what runs end, then let go of the store. What cannot end in time is left to recovery."""
+        left = await self.executions.drain(self.settings.drain_timeout_s)
+        if left:
+            log.warning("%d intents were still running; they are recovered when their lease ends", left)
+        self._stopping.set()
+        await asyncio.gather(*self._loops)
+        await self.store.close()
+
+    async def sweep(self) -> int:
+        """Do what time has made due, a bounded bite at a time, and recover what a crash left behind."""
+        done = 0
+        while True:
+            now = self.store.now()
+            decisions = await self.intents.sweep(self.policy_of, self.owner, before=now + 1)
+            done += len(decisions)
+            await asyncio.gather(*(self._recover(decision) for decision in decisions if _was_recovered(decision)))
+            if not decisions or not any(decision.changed for decision in decisions):
+                return done
+
+    async def _recover(self, decision: Decision) -> None:
+        """A-34: never run again unless the endpoint says so; otherwise ask, and if nobody knows, say so for good."""
+        intent = decision.intent
+        assert intent is not None
+        log.warning("recovering an intent whose lease ran out", extra=ids_of(intent))
+        policy = self.policy_of(intent)
+        if policy.on_crash == "rerun":
+            self.executions.begin(intent, self._rerun)
+            return
+        settle, response = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status), INDETERMINATE
+        if self.settings.reconcile is not None:
+            found, resource_id = await self.settings.reconcile(intent)
+            if found == "COMMITTED":
+                name = resource_id or intent.server_correlation_id
+                settle = Settle(fence=intent.fence, succeeded=True, status=200, resource_id=name)
+                response = StoredResponse(200, (), b"")
+            elif found == "NOT_DONE":
+                response = HANDLER_FAILED
+        await self.intents.settle(intent, settle, encode(response), policy)
+
+    async def _rerun(self, work: Work) -> StoredResponse:
+        return await Replay(self.app, bare_scope(work), work.request.body).run()
+
+    async def _every(self, interval_s: float, visit: Callable[[], Awaitable[object]]) -> None:
+        """Come by until stopped. A store that is away for a while is no reason to give up coming."""
+        while not self._stopping.is_set():
+            try:
+                await visit()
+            except StoreError as error:
+                log.warning("a visit failed and will be made again: %s", error)
+            except Exception:
+                log.exception("a visit failed")
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._stopping.wait()
+            except TimeoutError:
+                continue
+
+
+def _was_recovered(decision: Decision) -> bool:
+    return any(step.event == RECOVERED for step in decision.steps)

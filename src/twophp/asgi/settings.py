@@ -1,0 +1,74 @@
+"""What a service says when it adds the middleware, checked once at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+from twophp.core.intent import Intent
+from twophp.engine.endpoints import Endpoints
+from twophp.engine.identify import Identify
+from twophp.engine.requests import Head, Proxies
+from twophp.wire.paths import CONFIRM_SUFFIX
+
+MIB = 1024 * 1024
+
+Prevalidate: TypeAlias = Callable[[Head, bytes], Awaitable[None] | None]
+"""Looks at a Phase 1 request before it is stored; raises to refuse it (A-07)."""
+LateConfirmGuard: TypeAlias = Callable[[Head, Intent], bool]
+Reconciled: TypeAlias = Literal["COMMITTED", "NOT_DONE", "UNKNOWN"]
+Reconcile: TypeAlias = Callable[[Intent], Awaitable[tuple[Reconciled, str | None]]]
+"""Asks the business side how a crashed execution ended, and for the resource's id (A-34)."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is not the application, the store or the keys."""
+
+    service: str
+    identify: Identify
+    endpoints: Endpoints
+    proxies: Proxies
+    allow_insecure: bool = False
+    confirm_suffix: str = CONFIRM_SUFFIX
+    strict_uuid: bool = False
+    prevalidate: Prevalidate | None = None
+    late_confirm_guard: LateConfirmGuard | None = None
+    reconcile: Reconcile | None = None
+    success_status: Literal["200", "passthrough"] = "200"
+    expose_replay_policy: bool = False
+    expose_server_id: bool = False
+    stored_headers: frozenset[bytes] = frozenset()
+    max_body_bytes: int = MIB
+    replay_wait_ms: int = 30_000
+    sweep_interval_s: float = 1.0
+    drain_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        rules = [
+            (bool(self.service) and self.service.isprintable(), "service must be a printable name"),
+            (callable(self.identify), "identify must be a callable; say identify=anonymous if nobody is known"),
+            (
+                self.confirm_suffix.startswith("/") and len(self.confirm_suffix) > 1,
+                "confirm_suffix starts with a slash",
+            ),
+            (self.success_status in ("200", "passthrough"), "success_status is '200' or 'passthrough'"),
+            (self.max_body_bytes > 0, "max_body_bytes must be positive"),
+            (self.sweep_interval_s > 0, "sweep_interval_s must be positive"),
+        ]
+        for holds, problem in rules:
+            if not holds:
+                raise ConfigError(problem, code="bad_setting")
+
+
+def header_names(names: Iterable[str]) -> frozenset[bytes]:
+    """Extra request headers to keep with an intent, in the form they are compared in."""
+    return frozenset(name.lower().encode("ascii") for name in names)
+
+
+def shortest_lease_ms(endpoints: Endpoints) -> int:
+    """How often somebody must say that a handler still lives."""
+    leases: Collection[int] = [endpoint.policy.lease_ms for endpoint in endpoints]
+    return min(leases, default=30_000)
