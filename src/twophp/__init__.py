@@ -2,7 +2,18 @@
 
 from twophp.core.errors import TwoPHPError
 from twophp.core.policy import Policy
+from twophp.engine.current import current_intent
+from twophp.engine.identify import anonymous, bearer_jwt, mutual_tls, scope_user
 
 __version__ = "0.1.0"
 
-__all__ = ["Policy", "TwoPHPError", "__version__"]
+__all__ = [
+    "Policy",
+    "TwoPHPError",
+    "__version__",
+    "anonymous",
+    "bearer_jwt",
+    "current_intent",
+    "mutual_tls",
+    "scope_user",
+]

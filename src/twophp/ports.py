@@ -77,6 +77,11 @@ class JournalLine(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """A durable home for records, ledger rows and their history."""
 
+    @property
+    def takes_statements(self) -> bool:
+        """Whether a change may carry SQL of its own."""
+        ...
+
     def now(self) -> Instant:
         """The store's time, for stamping what arrives: the clock, but never before what was written last (A-29)."""
         ...

@@ -7,7 +7,17 @@ import importlib
 import pytest
 
 PUBLIC = {
-    "twophp": ["Policy", "TwoPHPError", "__version__"],
+    "twophp": [
+        "Policy",
+        "TwoPHPError",
+        "__version__",
+        "anonymous",
+        "bearer_jwt",
+        "current_intent",
+        "mutual_tls",
+        "scope_user",
+    ],
+    "twophp.asgi": ["TwoPhaseMiddleware"],
 }
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from twophp.asgi.messages import Answer
 from twophp.core.intent import SETTLED, Intent, Mode, Phase
-from twophp.core.records import Instant
+from twophp.core.policy import ReplayPolicy
 from twophp.engine.exchange import StoredResponse, sendable
 from twophp.engine.execution import FAILURE_STATUS, Settled, Work
 from twophp.wire import emit, fields, grammar
@@ -31,15 +31,15 @@ def refused(code: str, *, retry_after_s: int | None = None) -> Answer:
     return of_problem(problem(code, retry_after_s=retry_after_s))
 
 
-def registered(intent: Intent, now: Instant, *, expose_policy: str | None = None) -> Answer:
+def registered(intent: Intent, ttl_ms: int, *, expose_policy: ReplayPolicy | None = None) -> Answer:
     """Phase 1 (draft §5.2.2). A repeat is told what is left of the time, and how far the intent has come (T2)."""
     waiting = intent.phase is Phase.WAITING_CONFIRM
     headers = emit.phase_one_answer(
         server_correlation_id=intent.server_correlation_id,
-        ttl_ms=max(intent.deadline_at - now, 1) if waiting else None,
+        ttl_ms=ttl_ms if waiting else None,
         deadline_at=intent.deadline_at if waiting else None,
         phase=intent.phase,
-        replay_policy=expose_policy,  # type: ignore[arg-type]
+        replay_policy=expose_policy,
     )
     return Answer(OK, tuple(headers))
 

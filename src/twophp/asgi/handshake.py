@@ -123,7 +123,9 @@ class Handshake:
         if intent.mode in CONFIRMED_BY_SERVER:
             return await self._confirmed_by_server(decision, intent, scope)
         exposed = policy.replay if self._settings.expose_replay_policy else None
-        return answers.registered(intent, self._server.store.now(), expose_policy=exposed)
+        left_ms = max(intent.deadline_at - self._server.store.now(), 1)
+        ttl_ms = intent.ttl_ms if isinstance(decision.verdict, Goto) else left_ms
+        return answers.registered(intent, ttl_ms, expose_policy=exposed)
 
     async def _registered(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, policy: Policy

@@ -52,7 +52,7 @@ class Server:
             name_resource=name_resource,
             failed=HANDLER_FAILED,
             mint=mint,
-            takes_statements=getattr(store, "takes_statements", False),
+            takes_statements=store.takes_statements,
         )
         self._stopping = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []

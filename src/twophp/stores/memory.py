@@ -60,6 +60,8 @@ class _Due(NamedTuple):
 class MemoryStore:
     """A ``Store`` in this process's memory. Everything but ``transact`` and ``due`` may look at all there is."""
 
+    takes_statements: Final = False
+
     def __init__(self, *, clock: Clock = system_clock) -> None:
         self._clock = clock
         self._now: Instant = 0

@@ -14,7 +14,7 @@ import msgspec
 
 from twophp.core.errors import StoreError
 from twophp.core.records import Instant, JournalEvent, Key
-from twophp.ports import Change, Clock, Put
+from twophp.ports import Change, Clock, Put, Statement
 from twophp.stores.journal import link
 from twophp.stores.sqlite.known import Known, Slot
 from twophp.stores.sqlite.sql import sql
@@ -68,6 +68,7 @@ class Batch:
         # What frees a unique key goes before what may take it.
         self._frees: defaultdict[str, list[Row]] = defaultdict(list)
         self._takes: defaultdict[str, list[Row]] = defaultdict(list)
+        self._statements: list[Statement] = []  # In their callers' order, which is theirs to choose.
         self._dirty: dict[Slot, None] = {}
         self.changed = False
 
@@ -121,8 +122,7 @@ class Batch:
             self._drop(key)
         for event in change.journal:
             self._chain(_NO_RECORD, event)
-        for statement in change.statements:
-            self._takes[statement.sql].extend(statement.rows)
+        self._statements.extend(change.statements)
 
     def _put(self, put: Put) -> Slot:
         record = put.record
@@ -184,6 +184,8 @@ class Batch:
                 self._executemany(statement, rows)
                 if statement is _UPDATE_ENTRY and self._count_changes() - before != len(rows):
                     raise StoreError("a ledger row that is not there cannot change", code="bad_change")
+        for extra in self._statements:
+            self._executemany(extra.sql, extra.rows)
         self._execute(_WRITE_HEAD, (self._seq, self._hash, self.now, self._next_id))
 
     def _collect(self, slot: Slot) -> None:

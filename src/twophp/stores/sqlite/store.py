@@ -40,6 +40,8 @@ _STALLED_OR_RUNNING: Final = '["WAITING_CONFIRM","TTL_EXPIRED","PROCESSING"]'
 class SQLiteStore:
     """A ``Store`` over one file. Use it from one event loop; any number of processes may share the file."""
 
+    takes_statements: Final = True
+
     def __init__(
         self,
         path: str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,7 +12,8 @@ from twophp.core.errors import StoreError
 from twophp.core.intent import INTENT
 from twophp.core.job import DEFAULT_TRIES, JOB, Attend, Command, Delivered, Enqueue, Failed, State, by_job_id
 from twophp.core.phase import decide
-from twophp.ports import Change, Put, Records, Store
+from twophp.core.records import Sealed
+from twophp.ports import Change, Part, Put, Records, Store
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
     EVERYTHING,
@@ -44,7 +47,7 @@ def new_job(job_id: str = ID) -> Put:
 def job_put(decision: jobs.Decision, payload: bytes | None = None) -> Put:
     """What a decision makes durable."""
     assert decision.job is not None
-    seals = NO_SEALS if payload is None else {"payload": sealed(payload)}
+    seals: Mapping[Part, Sealed | None] = NO_SEALS if payload is None else {"payload": sealed(payload)}
     return Put(record=decision.job, journal=decision.steps, seals=seals)
 
 
