@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from hmac import compare_digest
 from typing import Final
 
 from twophp.asgi import answers
@@ -13,7 +14,7 @@ from twophp.asgi.replay import Replay, replayed_scope, stored_request
 from twophp.asgi.server import Server
 from twophp.core.errors import Refused, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import intent_replay_key, payload_digest, principal_digest
-from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
+from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase, by_pair
 from twophp.core.machine import Goto
 from twophp.core.phase import Confirm, Decision, Register
 from twophp.core.policy import Policy
@@ -135,7 +136,10 @@ class Handshake:
         await self._prevalidate(head, body)
         command = self._register_command(asked, head, principal, scope, body, policy)
         request = stored_request(scope, body, self._settings.stored_headers)
-        return await self._server.intents.register(command, encode(request), policy)
+        decision = await self._server.intents.register(command, encode(request), policy)
+        if isinstance(decision.verdict, Goto):
+            self._server.executions.expect(_intent_of(decision), request)
+        return decision
 
     async def _prevalidate(self, head: Head, body: bytes) -> None:
         if self._settings.prevalidate is None:
@@ -189,6 +193,9 @@ class Handshake:
     ) -> Answer | None:
         await read_body(head, receive, CONFIRM_BODY_LIMIT)
         server = self._server
+        recalled = self._recalled(asked, head, principal)
+        if recalled is not None:
+            return recalled
         command = Confirm(
             client_correlation_id=asked.client_correlation_id,
             server_correlation_id=asked.server_correlation_id,
@@ -203,6 +210,18 @@ class Handshake:
         if decision.code is not None:
             return answers.refused(decision.code)
         return await self._after_confirm(decision, _intent_of(decision), scope)
+
+    def _recalled(self, asked: PhaseTwo, head: Head, principal: str) -> Answer | None:
+        """The replay of a recent outcome (T1 rows 6 and 7), without a transaction: what is settled stays so."""
+        settled = self._server.executions.recall(by_pair(asked.client_correlation_id, asked.server_correlation_id))
+        if settled is None:
+            return None
+        intent, policy = settled.intent, self._server.policy_of(settled.intent)
+        forgotten_at = (intent.settled_at or 0) + policy.horizon_ms
+        mine = intent.path == asked.path and compare_digest(intent.principal, principal)
+        if not mine or policy.literal_ttl_reject or head.received_at >= forgotten_at:
+            return None
+        return answers.final(settled, passthrough=self._passthrough)
 
     async def _after_confirm(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
         root_path = scope.get("root_path", "")

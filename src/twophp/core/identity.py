@@ -14,6 +14,7 @@ are published in ``docs/vectors/replay_key.json``.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 from twophp.core.errors import Refused
@@ -59,6 +60,7 @@ def replay_key(
     return digest(REPLAY_KEY_TAG, *(field.encode() for field in fields))
 
 
+@lru_cache(maxsize=1_024)  # The same few callers come again and again.
 def principal_digest(scheme: str, issuer: str, subject: str, tenant: str = "") -> str:
     """An identity, not a credential (A-60): tokens rotate, and the intent must stay its owner's."""
     return digest(PRINCIPAL_TAG, scheme.encode(), issuer.encode(), subject.encode(), tenant.encode())

@@ -21,11 +21,14 @@ from twophp.core.records import Key
 from twophp.engine.current import RunningIntent, executing
 from twophp.engine.exchange import StoredRequest, StoredResponse, decode_request, decode_response, encode, storable
 from twophp.engine.intents import Intents, PolicyOf, key_of
+from twophp.engine.recent import Recent
 from twophp.ports import MintId, Statement
 
 log: Final = logging.getLogger("twophp.execution")
 
 SETTLE_TRIES: Final = 5
+RECENT_BYTES: Final = 16 * 1024 * 1024
+OVERHEAD_BYTES: Final = 1_024  # What a small entry costs beside its body.
 FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
 
@@ -71,6 +74,8 @@ class Executions:
         self._mint = mint
         self._takes_statements = takes_statements
         self._running: dict[Key, tuple[Intent, asyncio.Task[Settled]]] = {}
+        self._requests: Recent[StoredRequest] = Recent(entries=4_096, size=RECENT_BYTES)
+        self._answers: Recent[Settled] = Recent(entries=4_096, size=RECENT_BYTES)
 
     def begin(self, intent: Intent, handler: Handler) -> tuple[RunningIntent, asyncio.Task[Settled]]:
         """Start processing; the caller may wait for the task or leave. Always shield it: it must not be cancelled."""
@@ -82,8 +87,18 @@ class Executions:
         task.add_done_callback(lambda done: self._ended(key, done))
         return running, task
 
+    def expect(self, intent: Intent, request: StoredRequest) -> None:
+        """A registered request that will most likely be confirmed here: keep it at hand."""
+        self._requests.keep(key_of(intent), request, len(request.body) + OVERHEAD_BYTES)
+
+    def recall(self, key: Key) -> Settled | None:
+        """A recent outcome, without asking the store: what is settled does not change."""
+        return self._answers.get(key)
+
     async def outcome(self, intent: Intent, wait_ms: int) -> Settled | None:
         """How an intent ended, waiting for whoever executes it; None if that takes longer than ``wait_ms``."""
+        if intent.phase in SETTLED:
+            return await self.settled(intent)
         try:
             async with asyncio.timeout(wait_ms / 1_000):
                 return await self._outcome(intent)
@@ -105,8 +120,15 @@ class Executions:
 
     async def settled(self, intent: Intent) -> Settled:
         """The stored outcome of an intent that has one."""
+        recalled = self.recall(key_of(intent))
+        if recalled is not None:
+            return recalled
         sealed = await self._intents.response(intent)
-        return Settled(intent, self._failed if sealed is None else decode_response(sealed))
+        return self._remember(Settled(intent, self._failed if sealed is None else decode_response(sealed)))
+
+    def _remember(self, settled: Settled) -> Settled:
+        self._answers.keep(key_of(settled.intent), settled, len(settled.response.body) + OVERHEAD_BYTES)
+        return settled
 
     def _ended(self, key: Key, task: asyncio.Task[Settled]) -> None:
         self._running.pop(key, None)
@@ -129,10 +151,10 @@ class Executions:
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
     async def _execute(self, intent: Intent, running: RunningIntent, handler: Handler) -> Settled:
-        sealed = await self._intents.payload(intent)
-        if sealed is None:
-            return await self._settle(intent, Work(intent, _NO_REQUEST, running), self._failed)
-        work = Work(intent, decode_request(sealed), running)
+        request = self._requests.take(key_of(intent)) or await self._stored_request(intent)
+        work = Work(intent, request or _NO_REQUEST, running)
+        if request is None:
+            return await self._settle(intent, work, self._failed)
         with executing(running):
             try:
                 response = await handler(work)
@@ -140,6 +162,10 @@ class Executions:
                 log.exception("the handler of %s failed", intent.service_endpoint, extra=ids_of(intent))
                 response = self._failed
         return await self._settle(intent, work, response)
+
+    async def _stored_request(self, intent: Intent) -> StoredRequest | None:
+        payload = await self._intents.payload(intent)
+        return None if payload is None else decode_request(payload)
 
     async def _settle(self, intent: Intent, work: Work, response: StoredResponse) -> Settled:
         try:
@@ -164,12 +190,14 @@ class Executions:
             transaction_reference=work.running.transaction_reference,
         )
         statements = tuple(work.running.statements) if succeeded else ()
-        decision = await self._persistently(intent, settle, encode(storable(response)), statements)
+        kept = storable(response)
+        decision = await self._persistently(intent, settle, encode(kept), statements)
         assert decision.intent is not None
         if decision.code == FENCE_LOST:  # Somebody took over; what they decided is what is true (A-34).
             return await self._outcome(decision.intent)
         if decision.code is not None:
             raise TwoPHPError(f"the outcome was refused: {decision.code}", code=decision.code)
+        self._remember(Settled(decision.intent, kept))
         return Settled(decision.intent, response)
 
     async def _persistently(

@@ -1,0 +1,45 @@
+"""What this process has just seen, bounded: payloads on their way to a confirm, answers that may be asked for again.
+
+Neither is ever the truth. A payload that is not here is opened from the store; an answer is here only because it is
+settled and durable, and what is settled does not change.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+from twophp.core.records import Key
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """The newest few, up to a number and up to a size."""
+
+    def __init__(self, *, entries: int, size: int) -> None:
+        self._entries = entries
+        self._room = size
+        self._found: OrderedDict[Key, tuple[T, int]] = OrderedDict()
+
+    def keep(self, key: Key, value: T, size: int) -> None:
+        """Remember, and forget the oldest if there is no room. What is too large to fit is not remembered."""
+        self.take(key)
+        self._found[key] = (value, size)
+        self._room -= size
+        while self._found and (self._room < 0 or len(self._found) > self._entries):
+            _oldest, (_value, freed) = self._found.popitem(last=False)
+            self._room += freed
+
+    def get(self, key: Key) -> T | None:
+        """What is remembered, if it is."""
+        held = self._found.get(key)
+        return None if held is None else held[0]
+
+    def take(self, key: Key) -> T | None:
+        """What is remembered, for the last time."""
+        held = self._found.pop(key, None)
+        if held is None:
+            return None
+        self._room += held[1]
+        return held[0]
