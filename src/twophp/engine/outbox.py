@@ -1,0 +1,393 @@
+"""The outbox: what transitions owe to others, made durable with them and delivered at least once.
+
+    Letter      what is owed: who delivers it, and the bytes to deliver
+    put_for     the letter as a job, for the same change as the transition                   pure
+    start       the first attempt of a job that was just made durable, without queueing      the request's own (A-38)
+    run         everything else that is due: retries, what a crash left behind, hooks        a task of the service
+
+The bytes are sealed once, when the job is made, and every attempt delivers what was sealed (A-39). The rules are all
+in ``core.job``; here are the attempts, of which ``run`` makes a bounded number at a time. An acknowledgement goes like
+this:
+
+    owed = outbox.owing(lambda intent, now: callback_letter(intent.server_correlation_id, url, body_at(now)))
+    decision = await intents.register(command, payload, policy, follow=owed)
+    await owed.start(decision)                # returns when the attempt has begun; then the handler may
+
+A request that may owe a callback asks ``is_full`` *before* it registers anything: later it could only break the rule
+that the callback is under way before the handler, or hold unbounded work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from twophp.core import phase
+from twophp.core.errors import ConfigError, DeliveryFailed, EgressError, StoreError, TwoPHPError
+from twophp.core.identity import digest, seal_context
+from twophp.core.intent import Intent, Phase
+from twophp.core.job import (
+    DEFAULT_TRIES,
+    JOB,
+    Attend,
+    Command,
+    Decision,
+    Delivered,
+    Enqueue,
+    Failed,
+    Job,
+    State,
+    Tries,
+    Work,
+    by_job_id,
+    decide,
+)
+from twophp.core.records import Instant, Key, Sealed
+from twophp.engine.intents import Follow
+from twophp.ports import Change, Part, Put, Records, Store, Vault
+
+log: Final = logging.getLogger("twophp.outbox")
+
+CONCURRENCY: Final = 32
+"""How many attempts ``run`` makes at a time."""
+CAPACITY: Final = 1024
+"""How many attempts may be under way before ``is_full`` says so."""
+POLL_S: Final = 1.0
+CLOSE_S: Final = 10.0
+BARRIER_S: Final = 1.0
+JITTER_TAG: Final = b"twophp:jitter:1"
+
+Barrier: TypeAlias = Literal["started", "sent"]
+Wait: TypeAlias = Callable[[asyncio.Event, float], Awaitable[None]]
+"""Until the event is set, or so many seconds have passed."""
+Jitter: TypeAlias = Callable[[Job], float]
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be owed. ``job_id`` says what it is about, so that it is owed once."""
+
+    job_id: str
+    work: Work
+    subject: str
+    payload: bytes
+    name: str = ""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt, as its deliverer sees it. ``sent`` may be called once the bytes are on their way."""
+
+    job: Job
+    payload: bytes
+    now: Instant
+    sent: Callable[[], None]
+
+
+Deliver: TypeAlias = Callable[[Delivery], Awaitable[None]]
+"""Delivers or raises. Being cancelled means that the attempt took too long or the service stops."""
+LetterOf: TypeAlias = Callable[[Intent, Instant], Letter]
+LettersOf: TypeAlias = Callable[[phase.Decision], Sequence[Letter]]
+
+
+async def wait_for_news(news: asyncio.Event, seconds: float) -> None:
+    """Until there is news, or it is time to look anyway: other processes write jobs too."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await news.wait()
+
+
+def spread(job: Job) -> float:
+    """A fraction that differs from job to job and from attempt to attempt, and needs no dice: ids are random enough."""
+    return int(digest(JITTER_TAG, job.job_id.encode(), str(job.attempts).encode())[:8], 16) / 0xFFFF_FFFF
+
+
+class _Milestones:
+    """How far an attempt has come, for whoever waits for it."""
+
+    __slots__ = ("sent", "started")
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[bool] = loop.create_future()
+        self.sent: asyncio.Future[bool] = loop.create_future()
+
+    def has_started(self) -> None:
+        _reach(self.started, reached=True)
+
+    def has_sent(self) -> None:
+        _reach(self.sent, reached=True)
+
+    def is_over(self, _task: asyncio.Task[None]) -> None:
+        """What was not reached by now never is."""
+        _reach(self.started, reached=False)
+        _reach(self.sent, reached=False)
+
+
+def _reach(milestone: asyncio.Future[bool], *, reached: bool) -> None:
+    if not milestone.done():  # It is also done when whoever waited has gone.
+        milestone.set_result(reached)
+
+
+class Outbox:
+    """The jobs of one service. Use it from the store's event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        vault: Vault,
+        service: str,
+        *,
+        deliver: Mapping[str, Deliver],
+        tries: Tries = DEFAULT_TRIES,
+        jitter: Jitter = spread,
+        wait: Wait = wait_for_news,
+        concurrency: int = CONCURRENCY,
+        capacity: int = CAPACITY,
+    ) -> None:
+        if min(concurrency, capacity) < 1:
+            raise ConfigError("An outbox makes at least one attempt at a time.", code="bad_outbox")
+        self._store = store
+        self._vault = vault
+        self._service = service
+        self._deliver = deliver
+        self._tries = tries
+        self._jitter = jitter
+        self._wait = wait
+        self._concurrency = concurrency
+        self._capacity = capacity
+        self._news = asyncio.Event()
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._of_run: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    # Making jobs.
+
+    def put_for(self, letter: Letter, now: Instant, *, started: bool = False) -> Put:
+        """The job for a letter, to be put in the change that owes it. ``started``: ``start`` follows at once."""
+        command = Enqueue(
+            job_id=letter.job_id, work=letter.work, subject=letter.subject, name=letter.name, started=started
+        )
+        decision = decide(None, command, now, self._tries)
+        sealed = self._vault.seal(letter.payload, context=self._context(letter.job_id))
+        assert decision.job is not None
+        return Put(record=decision.job, journal=decision.steps, seals={"payload": sealed})
+
+    def owing(self, letter_of: LetterOf) -> Owing:
+        """Owe one letter if a decision crosses the point of no return, and start it then."""
+        return Owing(self, letter_of)
+
+    def follow(self, letters_of: LettersOf) -> Follow:
+        """Owe whatever letters a decision gives rise to, for ``run`` to deliver."""
+
+        def puts(decision: phase.Decision) -> tuple[Put, ...]:
+            return tuple(self.put_for(letter, _now_of(decision)) for letter in letters_of(decision))
+
+        return puts
+
+    # Attempts.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many attempts are under way that nobody should promise another."""
+        return len(self._attempts) >= self._capacity
+
+    @property
+    def attempts_count(self) -> int:
+        """How many attempts are under way."""
+        return len(self._attempts)
+
+    def wake(self) -> None:
+        """There may be jobs that nobody has started; saves ``run`` its next look."""
+        self._news.set()
+
+    async def start(self, put: Put, *, barrier: Barrier = "started", within_s: float = BARRIER_S) -> bool:
+        """Begin the first attempt of a job put with ``started=True``, and return as soon as it has begun (A-38).
+
+        Nothing is read, written or queued, and no network is waited for. With the barrier ``sent`` the wait is for
+        the bytes to be written, though not longer than ``within_s``. False: the service stops, or the barrier was
+        not reached in time; the job is delivered all the same, by whoever finds its lease ended.
+        """
+        job, sealed = put.record, put.seals["payload"]
+        assert isinstance(job, Job) and job.state is State.RUNNING and sealed is not None  # noqa: PT018
+        if self._closing:
+            return False
+        milestones = _Milestones()
+        _task = self._begin(job, sealed, milestones)
+        if barrier == "started":
+            return await milestones.started
+        await asyncio.wait((milestones.sent,), timeout=within_s)
+        return milestones.sent.done() and milestones.sent.result()
+
+    def _begin(self, job: Job, sealed: Sealed, milestones: _Milestones) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._attempt(job, sealed, milestones), name=f"twophp {job.job_id}")
+        self._attempts.add(task)
+        task.add_done_callback(self._ended)
+        task.add_done_callback(milestones.is_over)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._attempts.discard(task)
+        self._of_run.discard(task)
+        self._news.set()  # There is room for another.
+
+    async def _attempt(self, job: Job, sealed: Sealed, milestones: _Milestones) -> None:
+        """Deliver once and note what came of it. If nobody can note it, the lease ends and it is made again."""
+        milestones.has_started()  # Whoever waits goes on no sooner than at our first real wait.
+        ended = await self._delivered(job, sealed, milestones.has_sent)
+        try:
+            noted = await self._decide(by_job_id(job.job_id), ended, self._jitter(job))
+        except StoreError as error:
+            log.warning("job %s: attempt %d ended and could not be noted: %s", job.job_id, job.attempts, error.code)
+        else:
+            _tell_of_the_dead(noted)
+
+    async def _delivered(self, job: Job, sealed: Sealed, sent: Callable[[], None]) -> Delivered | Failed:
+        try:
+            async with asyncio.timeout(self._tries.attempt_ms / 1000):
+                payload = self._vault.open(sealed, context=self._context(job.job_id))
+                delivery = Delivery(job=job, payload=payload, now=self._store.now(), sent=sent)
+                await _deliverer_for(job, self._deliver)(delivery)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is an attempt that failed.
+            code = code_of(error)
+            log.warning("job %s: attempt %d failed: %s", job.job_id, job.attempts, code)
+            return Failed(attempt=job.attempts, error=code)
+        return Delivered(attempt=job.attempts)
+
+    async def _decide(self, key: Key, command: Command, jitter: float = 1.0) -> Decision:
+        def change(records: Records) -> Change:
+            return _change(decide(records.get(key), command, records.now, self._tries, jitter=jitter))
+
+        decision: Decision = await self._store.transact((key,), change)
+        return decision
+
+    def _context(self, job_id: str) -> bytes:
+        return seal_context(self._service, job_id, "payload")
+
+    # The service's task.
+
+    async def run(self) -> None:
+        """Make what is due, until ``close``. A store that fails now is asked again later."""
+        while not self._closing:
+            self._news.clear()
+            try:
+                busy = await self.visit()
+            except StoreError as error:
+                log.warning("the outbox cannot look for what is due: %s", error.code)
+                busy = False
+            if not busy and not self._closing:
+                await self._wait(self._news, POLL_S)
+
+    async def visit(self) -> bool:
+        """Attend to what is due, as far as there is room; whether anything was done."""
+        room = self._concurrency - len(self._of_run)
+        if room <= 0:
+            return False
+        keys = await self._store.due(JOB, self._store.now() + 1, room)
+        done = await asyncio.gather(*(self._attend(key) for key in keys))
+        return any(done)
+
+    async def _attend(self, key: Key) -> bool:
+        """Of all who come by, one changes the job; it alone goes on."""
+        try:
+            decision = await self._decide(key, Attend())
+            if decision.begins_attempt and decision.job is not None:
+                await self._resume(decision.job)
+        except StoreError as error:
+            log.warning("job %s cannot be attended to: %s", key.values[0], error.code)
+            return False
+        _tell_of_the_dead(decision)
+        return decision.changed
+
+    async def _resume(self, job: Job) -> None:
+        sealed = await self._store.unseal(by_job_id(job.job_id), "payload")
+        # Without one it was delivered meanwhile, by an attempt that was given up too early.
+        if sealed is not None and not self._closing:
+            self._of_run.add(self._begin(job, sealed, _Milestones()))
+
+    async def close(self, within_s: float = CLOSE_S) -> None:
+        """Begin nothing more, and let what runs end in time. What does not is cut off, and made again later.
+
+        ``run`` ends by itself; its owner waits for it before closing the store.
+        """
+        self._closing = True
+        self._news.set()
+        if self._attempts:
+            await asyncio.wait(self._attempts, timeout=within_s)
+        left = list(self._attempts)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+class Owing:
+    """A ``Follow`` that owes one letter, and begins to deliver it once it is durable."""
+
+    def __init__(self, outbox: Outbox, letter_of: LetterOf) -> None:
+        self._outbox = outbox
+        self._letter_of = letter_of
+        self._put: Put | None = None
+
+    def __call__(self, decision: phase.Decision) -> tuple[Put, ...]:
+        """A store may decide again when a batch has to be redone; what counts is the last time."""
+        self._put = None
+        if decision.intent is None or not _crosses_ponr(decision):
+            return ()
+        now = _now_of(decision)
+        self._put = self._outbox.put_for(self._letter_of(decision.intent, now), now, started=True)
+        return (self._put,)
+
+    async def start(
+        self, decision: phase.Decision, *, barrier: Barrier = "started", within_s: float = BARRIER_S
+    ) -> bool:
+        """See ``Outbox.start``. False as well if the decision, as it became durable, owed nothing."""
+        if self._put is None or not decision.changed:
+            return False
+        return await self._outbox.start(self._put, barrier=barrier, within_s=within_s)
+
+
+def _crosses_ponr(decision: phase.Decision) -> bool:
+    """Not so for a recovery, which is PROCESSING before and after."""
+    return any(step.after == Phase.PROCESSING != step.before for step in decision.steps)
+
+
+def _now_of(decision: phase.Decision) -> Instant:
+    return decision.steps[-1].observed_at
+
+
+def _change(decision: Decision) -> Change:
+    """Everything that a decision makes durable. What was delivered is not kept any longer (A-62)."""
+    job = decision.job
+    if not decision.changed or job is None:
+        return Change(answer=decision)
+    if job.state is State.ABSENT:
+        return Change(answer=decision, drops=job.keys(), journal=decision.steps)
+    seals: Mapping[Part, Sealed | None] = {"payload": None} if job.state is State.DELIVERED else {}
+    return Change(answer=decision, puts=(Put(record=job, journal=decision.steps, seals=seals),))
+
+
+def _deliverer_for(job: Job, known: Mapping[str, Deliver]) -> Deliver:
+    deliver = known.get(job.work)
+    if deliver is None:  # Another release of the service made it. Its next may know it again.
+        raise DeliveryFailed(f"Nobody here delivers {job.work}.", reason="no_deliverer")
+    return deliver
+
+
+def _tell_of_the_dead(decision: Decision) -> None:
+    job = decision.job
+    if decision.changed and job is not None and job.state is State.DEAD:
+        log.error("job %s is dead after %d attempts: %s", job.job_id, job.attempts, job.last_error)
+
+
+def code_of(error: BaseException) -> str:
+    """What is kept of an error: one word. Texts may quote what must not be kept."""
+    if isinstance(error, DeliveryFailed) and error.status is not None:
+        return f"{error.reason}_{error.status}"
+    if isinstance(error, EgressError):
+        return error.reason
+    if isinstance(error, TwoPHPError):
+        return error.code
+    return "timeout" if isinstance(error, TimeoutError) else "error"
