@@ -1,0 +1,68 @@
+"""The same small service twice, bare and behind the middleware: what ``make bench`` compares."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from twophp import Policy, anonymous
+from twophp.asgi import TwoPhaseMiddleware
+
+
+class Order(BaseModel):
+    """About three hundred bytes of JSON."""
+
+    sku: str
+    quantity: int
+    note: str
+
+
+async def order(request: Request) -> JSONResponse:
+    """The handler: parse, answer."""
+    body = await request.json()
+    return JSONResponse({"id": "42", "sku": body["sku"], "quantity": body["quantity"]}, status_code=201)
+
+
+def starlette_app() -> Starlette:
+    """Starlette, bare."""
+    return Starlette(routes=[Route("/orders", order, methods=["POST"])])
+
+
+def fastapi_app() -> FastAPI:
+    """FastAPI, bare."""
+    app = FastAPI()
+
+    @app.post("/orders", status_code=201)
+    async def post_order(order: Order) -> dict[str, Any]:
+        return {"id": "42", "sku": order.sku, "quantity": order.quantity}
+
+    return app
+
+
+def _wrapped(app: Any) -> Any:
+    app.add_middleware(
+        TwoPhaseMiddleware,
+        service="orders",
+        store=os.environ["TWOPHP_BENCH_STORE"],
+        identify=anonymous,
+        policies=Policy.standard(),
+        allow_insecure=True,
+    )
+    return app
+
+
+def starlette_twophp() -> Any:
+    """Starlette behind the middleware."""
+    return _wrapped(starlette_app())
+
+
+def fastapi_twophp() -> Any:
+    """FastAPI behind the middleware."""
+    return _wrapped(fastapi_app())
