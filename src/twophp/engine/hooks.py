@@ -235,7 +235,7 @@ def _executing(argv: tuple[str, ...], timeout_s: float) -> Run:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """A command does not outlive its attempt, nor does what it started. One that has ended left its number to others."""
+    """A command does not outlive its attempt, nor does what it started. One that has ended gave its number back."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
