@@ -1,0 +1,36 @@
+"""Every Python block of the pages runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import docs
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [docs.ROOT / "README.md", *sorted((docs.ROOT / "docs").glob("*.md"))]
+WITH_EXAMPLES = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
+
+
+def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the blocks of a page one after the other, as a reader would paste them."""
+    program = "\n".join(BLOCK.findall(page.read_text(encoding="utf-8")))
+    return subprocess.run(  # noqa: S603 - our own pages
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.relative_to(docs.ROOT)))
+def test_the_examples_run(page: Path, tmp_path: Path) -> None:
+    done = run(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_broken_example_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nimport twophp\ntwophp.no_such_name\n```\n", encoding="utf-8")
+    assert "no_such_name" in run(page, tmp_path).stderr
