@@ -63,7 +63,7 @@ class _Inner:
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
-            if self._started:
+            if self._first is None:  # It knows lifespans, and its own failed: the server is told what it would be told.
                 await self._stop()
                 raise
             await self._without_the_application()

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeAlias, Unpack
 
 from twophp.asgi.answers import of_problem
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.messages import App, Disconnected, Receive, Rewindable, Scope, Send, head_of, raw_path, send_answer
 from twophp.asgi.server import Server
-from twophp.asgi.settings import Settings, header_names
+from twophp.asgi.settings import Options, Settings, header_names
 from twophp.core.errors import ConfigError, StoreError, TwoPHPError, Unauthenticated
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.identify import Identify
@@ -33,13 +33,16 @@ from twophp.wire.problem import problem_of
 
 log: Final = logging.getLogger("twophp.server")
 
+AnyApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""An application as its framework types it; each names scopes and messages in its own way."""
+
 
 class TwoPhaseMiddleware:
     """The server side of 2PHP for an ASGI application."""
 
     def __init__(
         self,
-        app: App,
+        app: AnyApp,
         *,
         service: str,
         store: str,
@@ -49,13 +52,13 @@ class TwoPhaseMiddleware:
         trusted_proxies: Iterable[str] = (),
         stored_headers: Iterable[str] = (),
         clock: Clock = system_clock,
-        **settings: Any,
+        **settings: Unpack[Options],
     ) -> None:
         endpoints = Endpoints(policies)
         known = set(Settings.__struct_fields__)
         if unknown := settings.keys() - known:
             raise ConfigError(f"unknown setting: {', '.join(sorted(unknown))}", code="bad_setting")
-        self.app = app
+        self.app: App = app
         self._settings = Settings(
             service=service,
             identify=identify,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -61,6 +61,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for holds, problem in rules:
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
+
+
+class Options(TypedDict, total=False):
+    """The settings as keywords. Spelled out, so that a type checker sees through ``app.add_middleware(...)``."""
+
+    allow_insecure: bool
+    confirm_suffix: str
+    strict_uuid: bool
+    prevalidate: Prevalidate | None
+    late_confirm_guard: LateConfirmGuard | None
+    reconcile: Reconcile | None
+    success_status: Literal["200", "passthrough"]
+    expose_replay_policy: bool
+    expose_server_id: bool
+    max_body_bytes: int
+    replay_wait_ms: int
+    sweep_interval_s: float
+    drain_timeout_s: float
 
 
 def header_names(names: Iterable[str]) -> frozenset[bytes]:

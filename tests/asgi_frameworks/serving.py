@@ -1,0 +1,113 @@
+"""An application behind a real uvicorn socket, and the bytes that travel over it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from twophp import Policy, anonymous
+from twophp.asgi import TwoPhaseMiddleware
+
+PATIENCE_S = 20
+_DATE = re.compile(rb"(?mi)^date: [^\r\n]*\r\n")
+
+
+def wrapped(app: Any, folder: Path, **settings: Any) -> TwoPhaseMiddleware:
+    """The one line."""
+    return TwoPhaseMiddleware(app, **options(folder, **settings))
+
+
+def options(folder: Path, **settings: Any) -> dict[str, Any]:
+    """What the one line says."""
+    usual = {
+        "service": "orders",
+        "store": f"sqlite:///{folder}/orders.db",
+        "identify": anonymous,
+        "policies": {"*": Policy.standard()},
+        "allow_insecure": True,
+    }
+    return usual | settings
+
+
+class Served:
+    """A server that is listening."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+
+    def talk(self, *pieces: bytes | Until) -> bytes:
+        """Send each piece, or wait for what one says; then everything until the server hangs up."""
+        heard = b""
+        with self.connect() as connection:
+            for piece in pieces:
+                if isinstance(piece, Until):
+                    heard += piece.read(connection)
+                else:
+                    connection.sendall(piece)
+            while got := connection.recv(65_536):
+                heard += got
+        return heard
+
+
+class Until:
+    """Read until these bytes were heard, so that what is sent next comes after them."""
+
+    def __init__(self, wanted: bytes) -> None:
+        self._wanted = wanted
+
+    def read(self, connection: socket.socket) -> bytes:
+        heard = b""
+        while self._wanted not in heard:
+            got = connection.recv(65_536)
+            assert got, heard
+            heard += got
+        return heard
+
+
+@contextmanager
+def served(app: Any, *, lifespan: str = "auto", **config: Any) -> Iterator[Served]:
+    """Serve ``app`` in a thread of its own. The socket listens from the first line on, so nobody has to poll."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    usual: dict[str, Any] = {"lifespan": lifespan, "log_level": "critical", "timeout_graceful_shutdown": 5}
+    server = uvicorn.Server(uvicorn.Config(app, **(usual | config)))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield Served(listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+        listener.close()
+        assert not thread.is_alive()
+
+
+def both_ways(make: Callable[[], Any], folder: Path, *pieces: bytes | Until, **config: Any) -> tuple[bytes, bytes]:
+    """What the bare application answers and what the wrapped one does, but for the date."""
+    with served(make(), **config) as bare:
+        plain = bare.talk(*pieces)
+    with served(wrapped(make(), folder), **config) as two_phase:
+        return undated(plain), undated(two_phase.talk(*pieces))
+
+
+def undated(raw: bytes) -> bytes:
+    """The bytes without the second in which they were sent."""
+    return _DATE.sub(b"", raw)
+
+
+def request(method: str, target: str, *headers: str, body: bytes = b"") -> bytes:
+    """A request as bytes, after which the server hangs up."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: orders.test", "Connection: close", *headers]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body

@@ -1,0 +1,200 @@
+"""What is not ours is handed on as it is: the same objects, the same order, the same failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.asgi_frameworks.serving import options
+from twophp import Policy
+from twophp.asgi import TwoPhaseMiddleware
+from twophp.asgi.settings import Options, Settings
+
+HTTP: dict[str, Any] = {
+    "type": "http",
+    "method": "POST",
+    "path": "/orders",
+    "raw_path": b"/orders",
+    "query_string": b"",
+}
+OPT_IN = (b"dtt-2php-enabled", b"true")
+PASSED_ON: dict[str, dict[str, Any]] = {
+    "plain": HTTP | {"headers": []},
+    "said no": HTTP | {"headers": [(b"dtt-2php-enabled", b"false")]},
+    "not enrolled": HTTP | {"path": "/other", "raw_path": b"/other", "headers": [OPT_IN]},
+    "a read": HTTP | {"method": "GET", "headers": [OPT_IN]},
+    "options": HTTP | {"method": "OPTIONS", "path": "/other", "raw_path": b"/other", "headers": [OPT_IN]},
+    "websocket": {"type": "websocket", "path": "/orders", "headers": [OPT_IN]},
+    "a scope of tomorrow": {"type": "carrier-pigeon"},
+}
+
+
+class Noting:
+    """An application that notes what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.calls.append((scope, receive, send))
+
+
+async def receive() -> dict[str, Any]:
+    raise AssertionError("nobody may read a request that is not theirs")
+
+
+async def send(_message: Any) -> None:
+    raise AssertionError("nobody may answer a request that is not theirs")
+
+
+@pytest.mark.req("P-11-a", "P-11-c", "P-5.1-c", "P-12.1-a", "A-15")
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_the_application_gets_the_very_same_objects(name: str, tmp_path: Path) -> None:
+    scope = PASSED_ON[name]
+    copy = dict(scope)
+
+    async def call() -> list[tuple[Any, Any, Any]]:
+        app = Noting()
+        policies = {"POST /orders": Policy.standard()}
+        middleware = TwoPhaseMiddleware(app, **options(tmp_path, policies=policies))
+        await middleware(scope, receive, send)
+        await middleware.stop()
+        return app.calls
+
+    [(got_scope, got_receive, got_send)] = asyncio.run(call())
+    assert got_scope is scope
+    assert got_receive is receive
+    assert got_send is send
+    assert scope == copy
+
+
+class Server:
+    """The server's end of a lifespan: tells the application what happens and notes what it says."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+        self._events = iter(["lifespan.startup", "lifespan.shutdown"])
+
+    async def receive(self) -> dict[str, Any]:
+        return {"type": next(self._events)}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        self.told.append(message["type"])
+
+
+def lived(app: Any, folder: Path, told: list[str], **settings: Any) -> list[str]:
+    """Everything said during a lifespan, in order."""
+
+    async def live() -> None:
+        server = Server(told)
+        middleware = TwoPhaseMiddleware(app, **options(folder, **settings))
+        scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        await middleware(scope, server.receive, server.send)
+
+    asyncio.run(live())
+    return told
+
+
+@pytest.mark.req("P-11-a")
+def test_ours_opens_before_the_application_starts_and_closes_after_it_stopped(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["db"] = "open"  # What the application keeps there for its handlers.
+        for event in ("startup", "shutdown"):
+            await receive()
+            told.append(f"{event}, ledger open: {(tmp_path / 'orders.db-wal').exists()}")
+            await send({"type": f"lifespan.{event}.complete"})
+            told.append(f"after {event}, ledger open: {(tmp_path / 'orders.db-wal').exists()}")
+
+    assert lived(app, tmp_path, told) == [
+        "startup, ledger open: True",
+        "lifespan.startup.complete",
+        "after startup, ledger open: True",
+        "shutdown, ledger open: True",
+        "lifespan.shutdown.complete",
+        "after shutdown, ledger open: False",
+    ]
+
+
+async def raises_at_lifespan(_scope: Any, _receive: Any, _send: Any) -> None:
+    raise ValueError("only http")
+
+
+async def returns_at_lifespan(_scope: Any, _receive: Any, _send: Any) -> None:
+    return
+
+
+@pytest.mark.req("P-11-a")
+@pytest.mark.parametrize("app", [raises_at_lifespan, returns_at_lifespan])
+def test_an_application_without_lifespan_is_served_all_the_same(app: Any, tmp_path: Path) -> None:
+    assert lived(app, tmp_path, []) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.req("P-11-a")
+@pytest.mark.parametrize("raises", [False, True], ids=["says so", "says so and raises"])
+def test_a_failing_start_up_is_told_as_it_is_and_nothing_stays_open(raises: bool, tmp_path: Path) -> None:
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no database"})
+        if raises:  # As Starlette does.
+            raise RuntimeError("no database")
+
+    told: list[str] = []
+    if raises:
+        with pytest.raises(RuntimeError, match="no database"):
+            lived(app, tmp_path, told)
+    else:
+        lived(app, tmp_path, told)
+    assert told == ["lifespan.startup.failed"]
+    assert not (tmp_path / "orders.db-wal").exists()
+
+
+@pytest.mark.req("P-11-a")
+def test_a_start_up_that_only_raises_is_the_servers_to_judge(tmp_path: Path) -> None:
+    async def app(_scope: Any, receive: Any, _send: Any) -> None:
+        await receive()
+        raise RuntimeError("no database")
+
+    told: list[str] = []
+    with pytest.raises(RuntimeError, match="no database"):
+        lived(app, tmp_path, told)
+    assert told == []
+    assert not (tmp_path / "orders.db-wal").exists()
+
+
+@pytest.mark.req("P-11-a")
+@pytest.mark.parametrize("raises", [False, True], ids=["says so", "says so and raises"])
+def test_a_failing_shutdown_is_told_as_it_is_and_nothing_stays_open(raises: bool, tmp_path: Path) -> None:
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.failed", "message": "stuck"})
+        if raises:
+            raise RuntimeError("stuck")
+
+    told: list[str] = []
+    if raises:
+        with pytest.raises(RuntimeError, match="stuck"):
+            lived(app, tmp_path, told)
+    else:
+        lived(app, tmp_path, told)
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.failed"]
+    assert not (tmp_path / "orders.db-wal").exists()
+
+
+def test_a_ledger_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
+    app = Noting()
+    told = lived(app, tmp_path, [], store=f"sqlite:///{tmp_path}/no/such/folder/orders.db")
+    assert told == ["lifespan.startup.failed"]
+    assert app.calls == []
+
+
+def test_every_setting_is_a_keyword_that_type_checkers_know() -> None:
+    made_by_us = {"service", "identify", "endpoints", "proxies", "stored_headers"}
+    assert set(Options.__annotations__) == set(Settings.__struct_fields__) - made_by_us
