@@ -32,9 +32,9 @@ STATUSES = {
     408: {"ttl_expired"},
     409: {"still_processing"},
     413: {"body_too_large"},
-    422: {"fingerprint_mismatch", "mode_mismatch"},
+    422: {"fingerprint_mismatch", "invalid_request", "mode_mismatch"},
     429: {"quota_exceeded"},
-    500: {"internal", "outcome_indeterminate", "handler_failed"},
+    500: {"internal", "outcome_indeterminate", "handler_failed", "not_settled"},
     503: {"store_unavailable", "store_overloaded", "commit_unknown", "store_poisoned"},
 }
 
@@ -76,6 +76,7 @@ def test_a_phase_is_told_only_where_it_may_be() -> None:
     assert {code: state for code, state in told.items() if state} == {
         "ttl_expired": b"TTL_EXPIRED",
         "still_processing": b"PROCESSING",
+        "not_settled": b"PROCESSING",
         "outcome_indeterminate": b"FAILED",
         "handler_failed": b"FAILED",
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
-from twophp.asgi.messages import Answer
+from twophp.asgi.messages import PATH_SAFE, Answer
 from twophp.core.intent import SETTLED, Intent, Mode, Phase
 from twophp.core.policy import ReplayPolicy
+from twophp.core.records import Instant
 from twophp.engine.exchange import StoredResponse, sendable
 from twophp.engine.execution import FAILURE_STATUS, Settled, Work
 from twophp.wire import emit, fields, grammar
@@ -47,30 +49,41 @@ def registered(intent: Intent, ttl_ms: int, *, expose_policy: ReplayPolicy | Non
 def final(settled: Settled, *, passthrough: bool) -> Answer:
     """The end of the call (draft §5.3.2): 200 or the application's 4xx, or 500, with the stored body (A-08)."""
     intent, response = settled.intent, settled.response
-    kept = sendable(response.headers)
     if intent.mode is Mode.TRANSPARENT:
-        return Answer(response.status, kept, response.body)
+        return as_it_is(response)
     auto = intent.mode is Mode.AUTO_CONFIRM
+    status = response.status if auto else wire_status(response.status, passthrough=passthrough)
+    return _settled(settled, status, server_correlation_id=intent.server_correlation_id if auto else None)
+
+
+def as_it_is(response: StoredResponse, *, server_correlation_id: str | None = None) -> Answer:
+    """The application's answer and nothing else (draft §5.5.6), but for the id that a service may choose to show."""
+    own = emit.transparent_answer(server_correlation_id=server_correlation_id)
+    return Answer(response.status, (*response.headers, *own), response.body, framed=True)
+
+
+def _settled(settled: Settled, status: int, *, server_correlation_id: str | None = None) -> Answer:
+    intent, response = settled.intent, settled.response
+    kept = sendable(response.headers)
     own = emit.final_answer(
         phase=intent.phase,
         resource_id=intent.resource_id,
-        server_correlation_id=intent.server_correlation_id if auto else None,
+        server_correlation_id=server_correlation_id,
         app_sets_caching=any(name.lower() == b"cache-control" for name, _value in kept),
     )
-    status = response.status if auto or passthrough else wire_status(response.status)
     return Answer(status, (*_foreign(kept), *own), response.body)
 
 
-def wire_status(status: int) -> int:
-    """A-08: success is 200, an invalid request keeps its 4xx, any other failure is 500."""
+def wire_status(status: int, *, passthrough: bool = False) -> int:
+    """A-08: success is 200 unless the service prefers its own; a 4xx stays, and any other failure is 500."""
     if status < FAILURE_STATUS:
-        return OK
+        return status if passthrough else OK
     return min(INTERNAL_ERROR, status)
 
 
 def accepted(intent: Intent, resource_id: str, root_path: str) -> Answer:
     """Still running (draft §5.3.3): a provisional id, and where to look (A-04)."""
-    location = f"{root_path}{STATUS_PATH}{intent.server_correlation_id}"
+    location = f"{quote(root_path, safe=PATH_SAFE)}{STATUS_PATH}{intent.server_correlation_id}"
     headers = emit.accepted_answer(resource_id=resource_id, location=location, retry_after_s=RETRY_AFTER_S)
     return Answer(ACCEPTED, tuple(headers))
 
@@ -81,14 +94,15 @@ class _Failure(msgspec.Struct, frozen=True):
     body: str
 
 
-def status_read(intent: Intent, settled: Settled | None, root_path: str) -> Answer:
+def status_read(intent: Intent, settled: Settled | None, root_path: str, now: Instant) -> Answer:
     """What a poll is told (A-04): it looks at Phase-State alone, so a failure is a successful read of a failure."""
     if intent.phase is Phase.PROCESSING:
         return accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
-    if settled is None:
-        return Answer(OK, (emit.state(intent.phase), emit.NO_STORE))
+    if settled is None:  # A-27: expired from the deadline on, whether or not the sweeper has been here.
+        overdue = intent.phase is Phase.WAITING_CONFIRM and now >= intent.deadline_at
+        return Answer(OK, (emit.state(Phase.TTL_EXPIRED if overdue else intent.phase), emit.NO_STORE))
     if intent.phase is Phase.COMMITTED:
-        return final(settled, passthrough=False)
+        return _settled(settled, OK)
     text = settled.response.body.decode("utf-8", "replace")
     body = msgspec.json.encode(_Failure(intent.phase, settled.response.status, text))
     return Answer(OK, (emit.state(intent.phase), emit.NO_STORE, (b"content-type", b"application/json")), body)
@@ -106,7 +120,7 @@ def name_resource(work: Work, response: StoredResponse) -> str:
         _header(response, fields.RESOURCE_ID.key),
         _last_segment(_header(response, b"location")),
         _json_id(response),
-        None if work.request.method == "POST" else _last_segment(work.request.path),
+        None if work.request.method == "POST" else _last_segment(work.request.raw_path.decode("latin-1")),
     )
     for candidate in candidates:
         if candidate and grammar.read_resource_id(candidate.encode("utf-8", "replace")) is not None:

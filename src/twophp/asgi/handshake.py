@@ -5,32 +5,38 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import Awaitable
 from hmac import compare_digest
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from twophp.asgi import answers
-from twophp.asgi.messages import Answer, Receive, Scope, read_body
-from twophp.asgi.replay import Replay, replayed_scope, stored_request
+from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path
+from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request
 from twophp.asgi.server import Server
-from twophp.core.errors import Refused, TwoPHPError, Unauthenticated, WireError
+from twophp.core.errors import Refused, StoreError, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase, by_pair
 from twophp.core.machine import Goto
-from twophp.core.phase import Confirm, Decision, Register
+from twophp.core.phase import OTHER_IDENTITY, Confirm, Decision, Register
 from twophp.core.policy import Policy
 from twophp.engine.current import RunningIntent
 from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredResponse, encode
-from twophp.engine.execution import Settled, Work
+from twophp.engine.execution import Settled, Work, ids_of
 from twophp.engine.identify import authenticate
 from twophp.engine.requests import Head, effective_scheme
 from twophp.wire.parse import MUTATIONS, PhaseOne, PhaseTwo, Plain, StatusRead, parse
 from twophp.wire.paths import bound_path, confirmed_path
 
 log: Final = logging.getLogger("twophp.server")
+audit: Final = logging.getLogger("twophp.audit")
 
 CONFIRM_BODY_LIMIT: Final = 64 * 1024  # A-09: read and thrown away.
 _READS: Final = frozenset({"GET", "HEAD"})
+
+T = TypeVar("T")
+Execution: TypeAlias = asyncio.Task[Settled]
+Said: TypeAlias = list[StoredResponse | Exception]
 
 
 class NotRegistered(Exception):
@@ -46,18 +52,18 @@ class Handshake:
 
     async def answer(self, head: Head, scope: Scope, receive: Receive) -> Answer | None:
         """The answer, or None if the request is the application's alone. Checks stand in the order of T1."""
-        settings = self._settings
+        settings, path = self._settings, route_path(scope)
         if head.method in _READS:
-            if isinstance(parse(head.method, head.path, scope["headers"]), Plain):
+            if isinstance(parse(head.method, path, scope["headers"]), Plain):
                 return None  # A-15
-        elif not self._is_enrolled(head):
-            return None  # A-07
+        elif head.method not in MUTATIONS or not self._is_enrolled(head.method, path):
+            return None  # A-15, A-07
         if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
             raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
         principal = await authenticate(settings.identify, head)  # T1 row 2
         asked = parse(
             head.method,
-            head.path,
+            path,
             scope["headers"],
             suffix=settings.confirm_suffix,
             strict_uuid=settings.strict_uuid,
@@ -78,7 +84,7 @@ class Handshake:
         Raises NotRegistered when it could not be recorded: nothing has run, and it is the application's alone.
         """
         asked = PhaseOne(
-            path=bound_path(head.path),
+            path=bound_path(route_path(scope)),
             mode=Mode.TRANSPARENT,
             client_correlation_id=None,
             callback=None,
@@ -86,10 +92,11 @@ class Handshake:
         )
         try:
             principal = await self._whoever(head)
-            decision = await self._registered(asked, head, principal, scope, receive, endpoint.policy)
+            body = await read_body(head, receive, self._settings.max_body_bytes)
+            decision = await self._registered(asked, head, principal, scope, body, endpoint.policy)
         except TwoPHPError as error:
             raise NotRegistered from error
-        return await self._run(_intent_of(decision), scope)
+        return await self._run_plain(_intent_of(decision), scope)
 
     async def _whoever(self, head: Head) -> str:
         """Whether a plain request may pass is the application's to say; the ledger only notes who it seemed to be."""
@@ -98,17 +105,17 @@ class Handshake:
         except Unauthenticated:
             return principal_digest("unidentified", "", "plain")
 
-    def _is_enrolled(self, head: Head) -> bool:
+    def _is_enrolled(self, method: str, path: str) -> bool:
         match = self._settings.endpoints.match
-        if match(head.method, head.path) is not None:
+        if match(method, path) is not None:
             return True
-        path = confirmed_path(head.path, self._settings.confirm_suffix)
-        return path is not None and any(match(method, path or "/") for method in MUTATIONS)
+        target = confirmed_path(path, self._settings.confirm_suffix)
+        return target is not None and any(match(confirmed, target or "/") for confirmed in MUTATIONS)
 
     async def _phase_one(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive
     ) -> Answer | None:
-        endpoint = self._settings.endpoints.match(head.method, head.path)
+        endpoint = self._settings.endpoints.match(head.method, route_path(scope))
         if endpoint is None:
             return None
         return await self._register(asked, head, principal, scope, receive, endpoint)
@@ -117,7 +124,9 @@ class Handshake:
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, endpoint: Endpoint
     ) -> Answer:
         policy = endpoint.policy
-        decision = await self._registered(asked, head, principal, scope, receive, policy)
+        body = await read_body(head, receive, self._settings.max_body_bytes)
+        await self._prevalidate(head, body)
+        decision = await self._registered(asked, head, principal, scope, body, policy)
         if decision.code is not None:
             return answers.refused(decision.code)
         intent = _intent_of(decision)
@@ -129,11 +138,9 @@ class Handshake:
         return answers.registered(intent, ttl_ms, expose_policy=exposed)
 
     async def _registered(
-        self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, policy: Policy
+        self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
     ) -> Decision:
         """The one change that makes an intent durable (draft §9.5)."""
-        body = await read_body(head, receive, self._settings.max_body_bytes)
-        await self._prevalidate(head, body)
         command = self._register_command(asked, head, principal, scope, body, policy)
         request = stored_request(scope, body, self._settings.stored_headers)
         decision = await self._server.intents.register(command, encode(request), policy)
@@ -144,9 +151,12 @@ class Handshake:
     async def _prevalidate(self, head: Head, body: bytes) -> None:
         if self._settings.prevalidate is None:
             return
-        verdict = self._settings.prevalidate(head, body)
-        if inspect.isawaitable(verdict):
-            await verdict
+        try:
+            verdict = self._settings.prevalidate(head, body)
+            if inspect.isawaitable(verdict):
+                await verdict
+        except ValueError as error:  # What validators raise, pydantic's too. Its text may quote the payload: not told.
+            raise WireError("prevalidate refused the request", code="invalid_request") from error
 
     def _register_command(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
@@ -169,7 +179,7 @@ class Handshake:
                 payload=payload,
             ),
             mode=mode,
-            service_endpoint=f"{self._settings.service}{asked.path or '/'}",
+            service_endpoint=f"{self._settings.service}{bound_path(head.path) or '/'}",
             path=asked.path,
             method=head.method,
             arrived_at=head.received_at,
@@ -183,10 +193,10 @@ class Handshake:
         """Auto-confirm and transparent (draft §5.5): the same channel brings the final answer."""
         if isinstance(decision.verdict, Goto):
             return await self._run(intent, scope)
-        settled = await self._server.executions.outcome(intent, self._settings.replay_wait_ms)
+        settled = await _past_ponr(self._server.executions.outcome(intent, self._settings.replay_wait_ms))
         if settled is None:
             return answers.refused("still_processing", retry_after_s=answers.RETRY_AFTER_S)  # T2 row 2
-        return answers.final(settled, passthrough=True)
+        return self._final(settled)
 
     async def _phase_two(
         self, asked: PhaseTwo, head: Head, principal: str, scope: Scope, receive: Receive
@@ -207,6 +217,8 @@ class Handshake:
             provisional_resource_id=server.mint(),
         )
         decision = await server.intents.confirm(command, server.policy_of)
+        if decision.code == OTHER_IDENTITY:
+            _audit("confirm", _intent_of(decision))
         if decision.code is not None:
             return answers.refused(decision.code)
         return await self._after_confirm(decision, _intent_of(decision), scope)
@@ -221,21 +233,21 @@ class Handshake:
         mine = intent.path == asked.path and compare_digest(intent.principal, principal)
         if not mine or policy.literal_ttl_reject or head.received_at >= forgotten_at:
             return None
-        return answers.final(settled, passthrough=self._passthrough)
+        return self._final(settled)
 
     async def _after_confirm(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
         root_path = scope.get("root_path", "")
         if isinstance(decision.verdict, Goto):
             if intent.mode is Mode.ASYNC:
-                running, _task = self._begin(intent, scope)
+                running, _task = self._begin(intent, scope, [])
                 return answers.accepted(intent, running.provisional_resource_id, root_path)
             return await self._run(intent, scope)
         if intent.phase is Phase.PROCESSING and intent.mode is Mode.ASYNC:
             return answers.accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
-        settled = await self._server.executions.outcome(intent, self._settings.replay_wait_ms)
+        settled = await _past_ponr(self._server.executions.outcome(intent, self._settings.replay_wait_ms))
         if settled is None:  # T1 row 8
             return answers.accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
-        return answers.final(settled, passthrough=self._passthrough)
+        return self._final(settled)
 
     async def _guard_passes(self, asked: PhaseTwo, head: Head) -> bool:
         """A-24. The guard looks at the intent, so it costs a look; only services that have one pay for it."""
@@ -243,35 +255,96 @@ class Handshake:
         if guard is None:
             return True  # Re-authentication is what is left, and Phase 2 has just been through it.
         intent = await self._server.intents.look(asked.client_correlation_id, asked.server_correlation_id)
-        return intent is not None and guard(head, intent)
+        try:
+            return intent is not None and guard(head, intent)
+        except Exception:
+            log.exception("the late-confirm guard failed, and lets nobody in")
+            return False
 
     async def _status_read(self, asked: StatusRead, principal: str, scope: Scope) -> Answer:
         server = self._server
         intent = await server.intents.look(asked.client_correlation_id, asked.server_correlation_id)
         if intent is None:
             raise Refused("no such intent", code="unknown_intent")
-        if intent.principal != principal:
-            raise Refused("another identity's intent", code="other_identity")
+        if not compare_digest(intent.principal, principal):
+            _audit("status read", intent)
+            raise Refused("another identity's intent", code=OTHER_IDENTITY)
         settled = await server.executions.settled(intent) if answers.has_outcome(intent) else None
-        return answers.status_read(intent, settled, scope.get("root_path", ""))
+        return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
 
-    @property
-    def _passthrough(self) -> bool:
-        return self._settings.success_status == "passthrough"
+    def _final(self, settled: Settled) -> Answer:
+        intent, settings = settled.intent, self._settings
+        if intent.mode is Mode.TRANSPARENT and settings.expose_server_id:  # draft §5.5.6: MAY
+            return answers.as_it_is(settled.response, server_correlation_id=intent.server_correlation_id)
+        return answers.final(settled, passthrough=settings.success_status == "passthrough")
 
-    def _begin(self, intent: Intent, scope: Scope) -> tuple[RunningIntent, asyncio.Task[Settled]]:
+    def _begin(self, intent: Intent, scope: Scope, said: Said) -> tuple[RunningIntent, Execution]:
+        """Run the application. What it says is kept for whoever must get it unchanged, whatever becomes of it."""
+
         async def handler(work: Work) -> StoredResponse:
-            app_scope = replayed_scope(scope, work, self._settings.stored_headers)
-            return await Replay(self._server.app, app_scope, work.request.body).run()
+            if intent.mode in CONFIRMED_BY_SERVER:
+                app_scope = live_scope(scope, work)
+            else:
+                app_scope = replayed_scope(scope, work, self._settings.stored_headers)
+            try:
+                response = await Replay(self._server.app, app_scope, work.request.body).run()
+            except Exception as error:
+                said.append(error)
+                raise
+            said.append(response)
+            return response
 
         return self._server.executions.begin(intent, handler)
 
     async def _run(self, intent: Intent, scope: Scope) -> Answer:
         """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""
-        _running, task = self._begin(intent, scope)
-        settled = await asyncio.shield(task)
-        passthrough = self._passthrough or intent.mode in CONFIRMED_BY_SERVER
-        return answers.final(settled, passthrough=passthrough)
+        said: Said = []
+        _running, task = self._begin(intent, scope, said)
+        settled = await _past_ponr(asyncio.shield(task))
+        if intent.mode is Mode.TRANSPARENT:
+            _unchanged(said)
+        return self._final(settled)
+
+    async def _run_plain(self, intent: Intent, scope: Scope) -> Answer:
+        """A plain request, recorded. If its outcome cannot be, that is our trouble and not the caller's (A-37)."""
+        said: Said = []
+        running, task = self._begin(intent, scope, said)
+        try:
+            settled = await asyncio.shield(task)
+        except StoreError as error:
+            if not said:
+                raise NotRegistered from error  # Not even begun: the application can still have it.
+            if running.statements:  # The business rows were to be written with it, and are not.
+                raise Refused("the outcome is not durable yet", code="not_settled") from error
+            log.error("the outcome of a plain request was not recorded: %s", error, extra=ids_of(intent))  # noqa: TRY400
+            settled = None
+        response = _unchanged(said)
+        if settled is not None or response is None:
+            assert settled is not None
+            response = settled.response  # Not what was said, if the business rows were refused.
+        return answers.as_it_is(response)
+
+
+def _unchanged(said: Said) -> StoredResponse | None:
+    """For a client that changed nothing, an application's error is its server's to answer, as it always was."""
+    for outcome in said:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+    return None
+
+
+async def _past_ponr(outcome: Awaitable[T]) -> T:
+    """A-108: something has run, so a store that cannot say how it ended is no 503 with nothing registered."""
+    try:
+        return await outcome
+    except StoreError as error:
+        raise Refused("the outcome is not durable yet", code="not_settled") from error
+
+
+def _audit(what: str, intent: Intent) -> None:
+    """Somebody holds both ids of another's intent (draft §13.2): the state stays, and the line is for a person."""
+    audit.warning("%s by another identity was refused: %s", what, intent.service_endpoint, extra=ids_of(intent))
 
 
 def _intent_of(decision: Decision) -> Intent:

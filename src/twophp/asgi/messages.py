@@ -19,14 +19,17 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"
+WITHOUT_CONTENT: Final = frozenset({204, 304})  # RFC 9110 §8.6: these say nothing about a length.
+LONGEST_LENGTH: Final = 18  # Digits of a Content-Length that is worth reading as a number.
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A complete response."""
+    """A complete response. One that is ``framed`` says itself how long it is, or leaves it to the server."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
+    framed: bool = False
 
 
 class Disconnected(Exception):
@@ -39,6 +42,15 @@ def raw_path(scope: Scope) -> str:
     if raw is None:
         return quote(scope["path"], safe=PATH_SAFE)
     return raw.partition(b"?")[0].decode("latin-1")
+
+
+def route_path(scope: Scope) -> str:
+    """The raw path as the application's own routes see it: without the prefix it is mounted under (A-01)."""
+    path = raw_path(scope)
+    root = quote(scope.get("root_path", ""), safe=PATH_SAFE).removesuffix("/")
+    if root and (path == root or path.startswith(root + "/")):
+        return path[len(root) :] or "/"
+    return path
 
 
 def head_of(scope: Scope, now: Instant) -> Head:
@@ -60,7 +72,7 @@ def head_of(scope: Scope, now: Instant) -> Head:
 async def read_body(head: Head, receive: Receive, limit: int) -> bytes:
     """The whole body, or WireError as soon as it is known to be too large (A-16)."""
     declared = head.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
+    if declared.isdecimal() and (len(declared) > LONGEST_LENGTH or int(declared) > limit):
         raise WireError("the body is too large", code="body_too_large")
     chunks: list[bytes] = []
     size = 0
@@ -79,9 +91,9 @@ async def read_body(head: Head, receive: Receive, limit: int) -> bytes:
 
 async def send_answer(send: Send, answer: Answer, *, is_head: bool = False) -> None:
     """Status, headers and body, with a length so that the connection can be kept."""
-    names = {name for name, _value in answer.headers}
     headers = list(answer.headers)
-    if b"content-length" not in names:
+    framed = answer.framed or answer.status in WITHOUT_CONTENT
+    if not framed and not any(name.lower() == b"content-length" for name, _value in headers):
         headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if is_head else answer.body})

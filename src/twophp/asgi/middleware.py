@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, Unpack
 
-from twophp.asgi.answers import of_problem
+from twophp.asgi.answers import INTERNAL_ERROR, of_problem
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
-from twophp.asgi.messages import App, Disconnected, Receive, Rewindable, Scope, Send, head_of, raw_path, send_answer
+from twophp.asgi.messages import App, Disconnected, Receive, Rewindable, Scope, Send, head_of, route_path, send_answer
 from twophp.asgi.server import Server
 from twophp.asgi.settings import Options, Settings, header_names
 from twophp.core.errors import ConfigError, StoreError, TwoPHPError, Unauthenticated
@@ -77,6 +77,10 @@ class TwoPhaseMiddleware:
         self._lifespan = Lifespan(app, self.start, self.stop)
         if self._settings.allow_insecure:
             log.warning("%s accepts two-phase requests without TLS (allow_insecure)", service)
+        if self._settings.late_confirm_guard is None:
+            for endpoint in endpoints:
+                if endpoint.policy.replay == "REUSE":  # A-24
+                    log.warning("%s: REUSE without a late_confirm_guard asks for no extra proof", endpoint.name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection. The first test is all that a request without the opt-in costs."""
@@ -124,6 +128,8 @@ class TwoPhaseMiddleware:
             return
         except TwoPHPError as error:
             answer = of_problem(problem_of(error, retry_after_s=1 if isinstance(error, StoreError) else None))
+            if answer.status >= INTERNAL_ERROR:
+                log.exception("a two-phase request failed")
             if isinstance(error, Unauthenticated) and (challenge := error.challenge):
                 answer = type(answer)(
                     answer.status, (*answer.headers, (b"www-authenticate", challenge.encode())), answer.body
@@ -136,17 +142,24 @@ class TwoPhaseMiddleware:
     def _transparent_endpoint(self, scope: Scope) -> Endpoint | None:
         if scope["method"] not in MUTATIONS:
             return None
-        endpoint = self._settings.endpoints.match(scope["method"], raw_path(scope))
+        endpoint = self._settings.endpoints.match(scope["method"], route_path(scope))
         return endpoint if endpoint is not None and endpoint.policy.transparent else None
+
+    async def _opened(self) -> tuple[Server, Handshake]:
+        try:
+            server = self._server or await self.start()
+        except TwoPHPError as error:
+            raise NotRegistered from error
+        assert self._handshake is not None
+        return server, self._handshake
 
     async def _transparent(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
         """Record a plain request. Whoever did not ask for a ledger does not suffer from one: it fails open (A-37)."""
         rewindable = Rewindable(receive)
         try:
-            server = self._server or await self.start()
-            assert self._handshake is not None
+            server, handshake = await self._opened()
             head = head_of(scope, server.store.now())
-            answer = await self._handshake.transparent(endpoint, head, scope, rewindable)
+            answer = await handshake.transparent(endpoint, head, scope, rewindable)
         except Disconnected:
             return
         except NotRegistered as error:

@@ -14,7 +14,7 @@ from typing import Final
 from twophp.asgi.messages import App, Message, Scope
 from twophp.engine.exchange import StoredRequest, StoredResponse, is_kept
 from twophp.engine.execution import Work
-from twophp.wire.fields import BY_KEY
+from twophp.wire.fields import BY_KEY, without_fields
 
 log: Final = logging.getLogger("twophp.asgi")
 
@@ -26,7 +26,7 @@ def stored_request(scope: Scope, body: bytes, extra: Collection[bytes]) -> Store
     headers = tuple(
         (name, value)
         for name, value in scope["headers"]
-        if is_kept(name, extra) and name not in BY_KEY and name not in _FRAMING
+        if is_kept(name.lower(), extra) and name.lower() not in BY_KEY and name.lower() not in _FRAMING
     )
     raw: bytes = scope.get("raw_path") or scope["path"].encode("ascii", "ignore")
     query: bytes = scope.get("query_string", b"")
@@ -39,17 +39,29 @@ def replayed_scope(live: Scope, work: Work, extra: Collection[bytes]) -> Scope:
     live_headers = [
         (name, value)
         for name, value in live["headers"]
-        if name not in BY_KEY and name not in _FRAMING and not is_kept(name, extra)
+        if name.lower() not in BY_KEY and name.lower() not in _FRAMING and not is_kept(name.lower(), extra)
     ]
     length = (b"content-length", str(len(request.body)).encode())
-    extensions = {name: value for name, value in live.get("extensions", {}).items() if name == "tls"}
     return {
-        **live,
+        **_offered(live, work),
         "method": request.method,
         "path": request.path,
         "raw_path": request.raw_path,
         "query_string": request.query,
         "headers": [*live_headers, *request.headers, length],
+    }
+
+
+def live_scope(live: Scope, work: Work) -> Scope:
+    """The scope of a request that the server itself confirms: its own, without our fields (draft §5.5.6)."""
+    return {**_offered(live, work), "headers": without_fields(live["headers"])}
+
+
+def _offered(live: Scope, work: Work) -> Scope:
+    """The live scope with what the application may know of its intent."""
+    extensions = {name: value for name, value in live.get("extensions", {}).items() if name == "tls"}
+    return {
+        **live,
         "extensions": extensions,  # Sending files or pushing streams belongs to a live connection.
         "state": {**live.get("state", {}), "twophp": work.running},
     }

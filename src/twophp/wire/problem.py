@@ -55,10 +55,12 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "still_processing": Kind(409, "The intent is still being processed.", Phase.PROCESSING),  # T2
     "body_too_large": Kind(413, "The body is too large."),
     "fingerprint_mismatch": Kind(422, "The correlation id was used for another request."),
+    "invalid_request": Kind(422, "The request was refused before it was registered."),
     "mode_mismatch": Kind(422, "The correlation id was used in another mode."),  # T2
     "quota_exceeded": Kind(429, "Too many open intents."),
     "internal": Kind(500, "Internal error."),
     "outcome_indeterminate": Kind(500, "Outcome indeterminate.", Phase.FAILED),  # A-34, its exact words
+    "not_settled": Kind(500, "The outcome is not durable yet; ask again with the same ids.", Phase.PROCESSING),
     "handler_failed": Kind(500, "Processing failed.", Phase.FAILED),  # draft §5.3.2
     "store_unavailable": Kind(503, "The ledger is unavailable; nothing was registered."),
     "store_overloaded": Kind(503, "The ledger is busy; nothing was registered."),
