@@ -349,18 +349,17 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_pa
     """Both processes hold the write end of the pipe: it ends only when both have."""
     hooks, pipe = Hooks(), tmp_path / "pipe"
     os.mkfifo(pipe)
-    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    said = asyncio.StreamReader()
+    reading = os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb")
     hooks.command([sys.executable, "-c", HANG, str(pipe)], phases=["FAILED"], name="hang", timeout_s=0.5)
     service = Service(hooks)
     await service.fail()
     async with asyncio.timeout(GUARD_S):
         await service.deliver()
-    os.set_blocking(reading, True)
-    said = b""
-    while piece := await asyncio.to_thread(os.read, reading, 100):
-        said += piece
-    os.close(reading)
-    assert set(said) <= set(b"x")
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(said), reading)
+        assert set(await said.read()) <= set(b"x")
+    transport.close()
     assert (await service.job("server-1/hang/FAILED")).last_error == "timeout"
 
 
