@@ -74,12 +74,25 @@ class JournalLine(msgspec.Struct, frozen=True):
     digest: bytes
 
 
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy a store is, for whoever looks: cheap to ask for, and kept by nobody."""
+
+    waiting: int = 0  # Changes in the queue.
+    latest_batch: int = 0  # Changes that were written together last.
+    batches: int = 0
+    changes: int = 0  # In all batches since the store was opened.
+
+
 class Store(Protocol):
     """A durable home for records, ledger rows and their history."""
 
     @property
     def takes_statements(self) -> bool:
         """Whether a change may carry SQL of its own."""
+        ...
+
+    def load(self) -> Load:
+        """How busy it is right now. A store that queues nothing has nothing to say."""
         ...
 
     def now(self) -> Instant:

@@ -123,7 +123,7 @@ class Handshake:
     async def _register(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, endpoint: Endpoint
     ) -> Answer:
-        policy = endpoint.policy
+        policy, began = endpoint.policy, _monotonic_s()
         body = await read_body(head, receive, self._settings.max_body_bytes)
         await self._prevalidate(head, body)
         decision = await self._registered(asked, head, principal, scope, body, policy)
@@ -131,7 +131,10 @@ class Handshake:
             return answers.refused(decision.code)
         intent = _intent_of(decision)
         if intent.mode in CONFIRMED_BY_SERVER:
-            return await self._confirmed_by_server(decision, intent, scope)
+            answer = await self._confirmed_by_server(decision, intent, scope)
+            self._server.observer.answered(2, intent, _monotonic_s() - began)  # It waited for the handler.
+            return answer
+        self._server.observer.answered(1, intent, _monotonic_s() - began)
         exposed = policy.replay if self._settings.expose_replay_policy else None
         left_ms = max(intent.deadline_at - self._server.store.now(), 1)
         ttl_ms = intent.ttl_ms if isinstance(decision.verdict, Goto) else left_ms
@@ -201,6 +204,7 @@ class Handshake:
     async def _phase_two(
         self, asked: PhaseTwo, head: Head, principal: str, scope: Scope, receive: Receive
     ) -> Answer | None:
+        began = _monotonic_s()
         await read_body(head, receive, CONFIRM_BODY_LIMIT)
         server = self._server
         recalled = self._recalled(asked, head, principal)
@@ -221,7 +225,10 @@ class Handshake:
             _audit("confirm", _intent_of(decision))
         if decision.code is not None:
             return answers.refused(decision.code)
-        return await self._after_confirm(decision, _intent_of(decision), scope)
+        intent = _intent_of(decision)
+        answer = await self._after_confirm(decision, intent, scope)
+        server.observer.answered(2, intent, _monotonic_s() - began)
+        return answer
 
     def _recalled(self, asked: PhaseTwo, head: Head, principal: str) -> Answer | None:
         """The replay of a recent outcome (T1 rows 6 and 7), without a transaction: what is settled stays so."""
@@ -233,6 +240,7 @@ class Handshake:
         mine = intent.path == asked.path and compare_digest(intent.principal, principal)
         if not mine or policy.literal_ttl_reject or head.received_at >= forgotten_at:
             return None
+        self._server.observer.replayed(intent)
         return self._final(settled)
 
     async def _after_confirm(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
@@ -345,6 +353,10 @@ async def _past_ponr(outcome: Awaitable[T]) -> T:
 def _audit(what: str, intent: Intent) -> None:
     """Somebody holds both ids of another's intent (draft §13.2): the state stays, and the line is for a person."""
     audit.warning("%s by another identity was refused: %s", what, intent.service_endpoint, extra=ids_of(intent))
+
+
+def _monotonic_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _intent_of(decision: Decision) -> Intent:

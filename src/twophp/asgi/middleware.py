@@ -13,13 +13,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, Unpack
 
-from twophp.asgi.answers import INTERNAL_ERROR, of_problem
+from twophp.asgi.answers import INTERNAL_ERROR, of_error
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.messages import App, Disconnected, Receive, Rewindable, Scope, Send, head_of, route_path, send_answer
+from twophp.asgi.observers import Observers, WantsMetrics
 from twophp.asgi.server import Server
 from twophp.asgi.settings import Options, Settings, header_names
-from twophp.core.errors import ConfigError, StoreError, TwoPHPError, Unauthenticated
+from twophp.core.errors import ConfigError, TwoPHPError
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.identify import Identify
 from twophp.engine.ledger import open_ledger
@@ -29,7 +30,6 @@ from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys
 from twophp.stores.urls import open_store, open_vault
 from twophp.wire.parse import MUTATIONS, opted_in
-from twophp.wire.problem import problem_of
 
 log: Final = logging.getLogger("twophp.server")
 
@@ -51,6 +51,7 @@ class TwoPhaseMiddleware:
         keys: Keys | None = None,
         trusted_proxies: Iterable[str] = (),
         stored_headers: Iterable[str] = (),
+        metrics: WantsMetrics = False,
         clock: Clock = system_clock,
         **settings: Unpack[Options],
     ) -> None:
@@ -67,6 +68,7 @@ class TwoPhaseMiddleware:
             stored_headers=header_names(stored_headers),
             **settings,
         )
+        self._observers = Observers(service, endpoints, metrics=metrics)
         self._store_url = store
         self._keys = keys
         self._clock = clock
@@ -104,7 +106,9 @@ class TwoPhaseMiddleware:
                 store: Store = open_store(self._store_url, clock=self._clock)
                 vault = open_vault(self._store_url, self._keys)
                 writer = await open_ledger(store, self._settings.service, mint_uuid)
-                server = Server(self.app, self._settings, store, vault, writer, mint_uuid)
+                observer = self._observers.observer
+                server = Server(self.app, self._settings, store, vault, writer, mint_uuid, observer)
+                self._observers.watch(store.load)
                 server.start()
                 self._handshake = Handshake(server)
                 self._server = server
@@ -115,6 +119,7 @@ class TwoPhaseMiddleware:
         async with self._starting:
             server, self._server, self._handshake = self._server, None, None
             if server is not None:
+                self._observers.watch(None)
                 await server.stop()
 
     async def _two_phase(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,13 +132,9 @@ class TwoPhaseMiddleware:
         except Disconnected:
             return
         except TwoPHPError as error:
-            answer = of_problem(problem_of(error, retry_after_s=1 if isinstance(error, StoreError) else None))
+            answer = of_error(error)
             if answer.status >= INTERNAL_ERROR:
                 log.exception("a two-phase request failed")
-            if isinstance(error, Unauthenticated) and (challenge := error.challenge):
-                answer = type(answer)(
-                    answer.status, (*answer.headers, (b"www-authenticate", challenge.encode())), answer.body
-                )
         if answer is None:
             await self.app(scope, receive, send)
         else:

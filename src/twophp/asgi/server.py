@@ -19,6 +19,7 @@ from twophp.core.policy import Policy
 from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Executions, Work, ids_of
 from twophp.engine.intents import Intents
+from twophp.engine.observe import SILENT, Observer
 from twophp.ports import MintId, Store, Vault
 
 log: Final = logging.getLogger("twophp.server")
@@ -39,13 +40,23 @@ INDETERMINATE: Final = _stored("outcome_indeterminate")
 class Server:
     """Everything that exists between start-up and shutdown."""
 
-    def __init__(self, app: App, settings: Settings, store: Store, vault: Vault, writer: Writer, mint: MintId) -> None:
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        store: Store,
+        vault: Vault,
+        writer: Writer,
+        mint: MintId,
+        observer: Observer = SILENT,
+    ) -> None:
         self.app = app
         self.settings = settings
         self.store = store
         self.mint = mint
         self.owner = mint()
-        self.intents = Intents(store, vault, writer)
+        self.observer = observer
+        self.intents = Intents(store, vault, writer, observer=observer)
         self.executions = Executions(
             self.intents,
             self.policy_of,

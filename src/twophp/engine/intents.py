@@ -16,6 +16,7 @@ from twophp.core.intent import INTENT, Intent, Phase, by_logical_key, by_pair
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
 from twophp.core.policy import Policy
 from twophp.core.records import Key, Sealed
+from twophp.engine.observe import SILENT, Observer
 from twophp.ports import Change, Part, Put, Records, Statement, Store, Vault
 
 PolicyOf: TypeAlias = Callable[[Intent], Policy]
@@ -33,11 +34,20 @@ def nothing_follows(_decision: Decision) -> tuple[Put, ...]:
 class Intents:
     """The intents of one service."""
 
-    def __init__(self, store: Store, vault: Vault, writer: Writer, *, follow: Follow = nothing_follows) -> None:
+    def __init__(
+        self,
+        store: Store,
+        vault: Vault,
+        writer: Writer,
+        *,
+        follow: Follow = nothing_follows,
+        observer: Observer = SILENT,
+    ) -> None:
         self._store = store
         self._vault = vault
         self._writer = writer
         self._follow = follow
+        self._observer = observer
 
     async def register(
         self, command: Register, payload: bytes, policy: Policy, *, follow: Follow = nothing_follows
@@ -105,6 +115,7 @@ class Intents:
             return self._change(intent, decide(intent, command, records.now, rules), seals or {}, follow, statements)
 
         decision: Decision = await self._store.transact((key,), change)
+        self._observer.decided(decision)
         return decision
 
     def _change(

@@ -49,6 +49,7 @@ from twophp.core.job import (
 )
 from twophp.core.records import Instant, Key, Sealed
 from twophp.engine.intents import Follow
+from twophp.engine.observe import SILENT, Observer
 from twophp.ports import Change, Part, Put, Records, Store, Vault
 
 log: Final = logging.getLogger("twophp.outbox")
@@ -147,6 +148,7 @@ class Outbox:
         wait: Wait = wait_for_news,
         concurrency: int = CONCURRENCY,
         capacity: int = CAPACITY,
+        observer: Observer = SILENT,
     ) -> None:
         if min(concurrency, capacity) < 1:
             raise ConfigError("An outbox makes at least one attempt at a time.", code="bad_outbox")
@@ -159,6 +161,7 @@ class Outbox:
         self._wait = wait
         self._concurrency = concurrency
         self._capacity = capacity
+        self._observer = observer
         self._news = asyncio.Event()
         self._attempts: set[asyncio.Task[None]] = set()
         self._of_run: set[asyncio.Task[None]] = set()
@@ -243,6 +246,7 @@ class Outbox:
         except StoreError as error:
             log.warning("job %s: attempt %d ended and could not be noted: %s", job.job_id, job.attempts, error.code)
         else:
+            self._observer.attempted(noted)
             _tell_of_the_dead(noted)
 
     async def _delivered(self, job: Job, sealed: Sealed, sent: Callable[[], None]) -> Delivered | Failed:

@@ -25,6 +25,7 @@ from twophp.ports import (
     Find,
     Initiated,
     JournalLine,
+    Load,
     Part,
     Put,
     Question,
@@ -82,6 +83,10 @@ class MemoryStore:
 
     async def __aexit__(self, *_exc_info: object) -> None:
         await self.close()
+
+    def load(self) -> Load:
+        """See ``Store.load``: nothing waits here."""
+        return Load()
 
     def now(self) -> Instant:
         """See ``Store.now``."""

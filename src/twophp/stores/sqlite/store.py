@@ -17,6 +17,7 @@ from twophp.ports import (
     Find,
     Initiated,
     JournalLine,
+    Load,
     Part,
     Question,
     Stalled,
@@ -72,6 +73,10 @@ class SQLiteStore:
 
     async def __aexit__(self, *_exc_info: object) -> None:
         await self.close()
+
+    def load(self) -> Load:
+        """See ``Store.load``."""
+        return self._writer.load()
 
     def now(self) -> Instant:
         """See ``Store.now``."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 
 from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, TwoPHPError
+from twophp.ports import Load
 from twophp.stores.sqlite.batch import Batch, read_head
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
 from twophp.stores.sqlite.known import Known
@@ -65,6 +66,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
         self._poison: StorePoisoned | None = None
         self._log_pages = 0
+        self._latest_batch = self._batches = self._changes = 0
         self._commit_took_s = 0.0
         self._known = Known(connection)
         self._latest = read_head(connection).at
@@ -87,6 +89,12 @@ class Writer:
             raise job.error
         return job.answer
 
+    def load(self) -> Load:
+        """See ``Store.load``."""
+        return Load(
+            waiting=len(self._waiting), latest_batch=self._latest_batch, batches=self._batches, changes=self._changes
+        )
+
     def now(self) -> Instant:
         """See ``Store.now``."""
         return max(self._clock(), self._latest)
@@ -102,6 +110,9 @@ class Writer:
             while self._waiting:
                 await self._gather()
                 jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._batch_limit))]
+                self._latest_batch = len(jobs)
+                self._batches += 1
+                self._changes += len(jobs)
                 await self._flush(jobs)
                 for job in jobs:
                     if not job.done.done():  # A caller that gave up waiting is no reason to stop.

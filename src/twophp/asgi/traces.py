@@ -1,0 +1,45 @@
+"""OpenTelemetry attributes (the extra ``otel``): both ids and the phase on whatever span is current (A-68).
+
+The ledger neither needs nor reads any of this: no id comes from a trace, and ``traceparent`` passes through untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry.trace import get_current_span
+
+from twophp.core import job
+from twophp.core.intent import Intent
+from twophp.core.phase import Decision
+from twophp.engine.observe import PhaseNumber
+
+CLIENT_CORRELATION_ID: Final = "twophp.client_correlation_id"
+SERVER_CORRELATION_ID: Final = "twophp.server_correlation_id"
+PHASE: Final = "twophp.phase"
+
+
+class Traces:
+    """An ``Observer`` that writes beside the current span, if one is being recorded."""
+
+    def decided(self, decision: Decision) -> None:
+        """See ``Observer``. Runs where the request or the execution runs, so theirs is the current span."""
+        if decision.intent is not None:
+            self.replayed(decision.intent)
+
+    def replayed(self, intent: Intent) -> None:
+        """See ``Observer``."""
+        span = get_current_span()
+        if span.is_recording():
+            attributes = {
+                CLIENT_CORRELATION_ID: intent.client_correlation_id,
+                SERVER_CORRELATION_ID: intent.server_correlation_id,
+                PHASE: intent.phase.value,
+            }
+            span.set_attributes(attributes)
+
+    def answered(self, phase: PhaseNumber, intent: Intent, took_s: float) -> None:
+        """See ``Observer``: a span knows its own times."""
+
+    def attempted(self, decision: job.Decision) -> None:
+        """See ``Observer``: an attempt is nobody's request."""
