@@ -282,6 +282,7 @@ class Service:
 async def serving(
     orders: Orders | None = None,
     *,
+    app: App | None = None,
     store: str = "memory:",
     policies: Mapping[str, Policy] | Policy | None = None,
     headers: Mapping[str, str] = {},
@@ -293,10 +294,12 @@ async def serving(
     settings.setdefault("identify", anonymous)
     settings.setdefault("sweep_interval_s", 3_600.0)
     policies = policies or {"POST /orders": Policy.standard()}
-    middleware = TwoPhaseMiddleware(orders, service="shop", store=store, policies=policies, clock=clock, **settings)
-    app = middleware if around is None else around(middleware)
+    middleware = TwoPhaseMiddleware(
+        app or orders, service="shop", store=store, policies=policies, clock=clock, **settings
+    )
+    outermost = middleware if around is None else around(middleware)
     try:
-        yield Service(app, orders, middleware, clock, dict(headers))
+        yield Service(outermost, orders, middleware, clock, dict(headers))
     finally:
         orders.may_go_on.set()
         await middleware.stop()

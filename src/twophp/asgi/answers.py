@@ -8,13 +8,14 @@ from urllib.parse import quote
 import msgspec
 
 from twophp.asgi.messages import PATH_SAFE, Answer
+from twophp.core.errors import StoreError, StoreUnavailable, TwoPHPError, Unauthenticated, WireError
 from twophp.core.intent import SETTLED, Intent, Mode, Phase
 from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
 from twophp.engine.exchange import StoredResponse, sendable
 from twophp.engine.execution import FAILURE_STATUS, Settled, Work
 from twophp.wire import emit, fields, grammar
-from twophp.wire.problem import Problem, problem
+from twophp.wire.problem import PROBLEMS, Problem, problem
 
 OK: Final = 200
 ACCEPTED: Final = 202
@@ -26,6 +27,19 @@ STATUS_PATH: Final = "/_2php/intents/"
 def of_problem(found: Problem) -> Answer:
     """A refusal."""
     return Answer(found.status, found.headers, found.body)
+
+
+def of_error(error: TwoPHPError) -> Answer:
+    """What became of a request that could not be served; whoever may try again is told when."""
+    code = error.code
+    if isinstance(error, StoreUnavailable) and code not in PROBLEMS:
+        code = StoreUnavailable.default_code  # Why a ledger cannot be reached is for the log.
+    field = error.field if isinstance(error, WireError) else None
+    answer = of_problem(problem(code, field=field, retry_after_s=1 if isinstance(error, StoreError) else None))
+    if isinstance(error, Unauthenticated) and error.challenge:
+        challenge = (b"www-authenticate", error.challenge.encode())
+        return Answer(answer.status, (*answer.headers, challenge), answer.body)
+    return answer
 
 
 def refused(code: str, *, retry_after_s: int | None = None) -> Answer:
@@ -158,6 +172,9 @@ def _json_id(response: StoredResponse) -> str | None:
     return None if found is None else str(found)
 
 
+_MESSAGES: Final = frozenset((fields.MESSAGE.key, kind.title.encode()) for kind in PROBLEMS.values())
+
+
 def _foreign(headers: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
-    """The application's own fields; ours are written by us alone."""
-    return [(name, value) for name, value in headers if name.lower() not in fields.BY_KEY]
+    """The application's own fields; ours are written by us alone, as is the message of a failure we stored (A-34)."""
+    return [pair for pair in headers if pair[0].lower() not in fields.BY_KEY or pair in _MESSAGES]
