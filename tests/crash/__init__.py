@@ -1,0 +1,1 @@
+"""What a service's clients find after its process was killed, whenever that was."""

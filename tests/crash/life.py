@@ -1,0 +1,49 @@
+"""What one life of a server is told before it begins: the test process writes it, the maker of servers reads it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from twophp.core.policy import HOUR_MS, SECOND_MS, CrashPolicy
+
+LEASE_MS: Final = 30 * SECOND_MS
+TTL_MS: Final = HOUR_MS
+DELTA_MS: Final = 60 * SECOND_MS
+LATER_MS: Final = LEASE_MS + SECOND_MS
+"""How much later each life begins by its own clock: past every lease of the last one, so nobody has to wait for it."""
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """One server process, from its fork to its death."""
+
+    folder: str
+    listener: int  # The number of the socket it serves.
+    ahead_ms: int = 0  # How far its clock is ahead of the machine's.
+    on_crash: CrashPolicy = "fail"
+    reconciles: bool = False
+    effect: Literal["mark", "row", "gate"] = "mark"
+    dies_at: str = ""  # Where it kills itself; see ``fate``.
+
+    @property
+    def database(self) -> str:
+        return f"{self.folder}/orders.db"
+
+    @property
+    def marks(self) -> str:
+        """The file that says what ran: a line for every run of the handler, synced before it goes on."""
+        return f"{self.folder}/marks"
+
+    @property
+    def gate(self) -> str:
+        """A FIFO: a handler that waits at it goes on when somebody opens the other end."""
+        return f"{self.folder}/gate"
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A call from the test process: begin a life, or end one."""
+
+    verb: Literal["begin", "kill", "stop", "wait"]
+    life: Life | None = None
+    pid: int = 0

@@ -1,0 +1,77 @@
+"""Makes servers: imports once and forks each of them, because importing takes longer than a life.
+
+Orders come as JSON lines on the standard input. ``begin`` is answered with the new process's id at once: the listening
+sockets are inherited and outlive every server, so whoever connects too early waits in their queue. ``kill`` (SIGKILL),
+``stop`` (SIGTERM) and ``wait`` (for one that kills itself) are answered with the exit status.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Final, NoReturn
+
+import httptools
+import msgspec
+import uvicorn
+import uvicorn.lifespan.on
+import uvicorn.protocols.http.httptools_impl
+import uvloop
+
+from tests.crash.life import Life, Order
+from tests.crash.service import Service
+from twophp.stores.sqlite.sql import migrations
+
+PR_SET_PDEATHSIG: Final = 1
+PATIENCE_S: Final = 30
+SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
+IMPORTED: Final = (httptools, uvloop)  # So that no server has to.
+
+
+def live(life: Life) -> NoReturn:
+    """Serve until killed. A server dies with its maker, so nothing is left behind when a test fails."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    listener = socket.socket(fileno=life.listener)
+    config = uvicorn.Config(Service(life).app, loop="uvloop", http="httptools", log_config=None, access_log=False)
+    uvicorn.Server(config).run(sockets=[listener])
+    os._exit(0)
+
+
+def begin(life: Life) -> int:
+    pid = os.fork()
+    if not pid:
+        try:
+            live(life)
+        except BaseException as error:  # noqa: BLE001 - A forked child must not run on as its parent.
+            os.write(2, f"{error!r}\n".encode())
+            os._exit(1)
+    return pid
+
+
+def end(order: Order) -> int:
+    if order.verb in SIGNALS:
+        os.kill(order.pid, SIGNALS[order.verb])
+    handle = os.pidfd_open(order.pid)
+    ended, _, _ = select.select([handle], [], [], PATIENCE_S)
+    os.close(handle)
+    if not ended:  # It was to die by itself and does not: an exit status that no test expects.
+        os.kill(order.pid, signal.SIGABRT)
+    return os.waitstatus_to_exitcode(os.waitpid(order.pid, 0)[1])
+
+
+def main() -> None:
+    migrations()  # Read once, before anybody needs them.
+    print("ready", flush=True)  # noqa: T201
+    for line in sys.stdin:
+        order = msgspec.json.decode(line, type=Order)
+        answer = begin(order.life) if order.life is not None else end(order)
+        print(answer, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+    main()
