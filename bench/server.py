@@ -1,7 +1,7 @@
 """Handshakes per second through the middleware, as a share of the bare application's requests per second.
 
-wrk drives one uvicorn worker (uvloop, httptools) over keep-alive connections. Every variant runs once in each round, one
-after the other, and a ratio compares figures of one round. A handshake is two requests and counts once.
+wrk drives one uvicorn worker (uvloop, httptools) over keep-alive connections. Every variant runs once in each round,
+one after the other, and a ratio compares figures of one round. A handshake is two requests and counts once.
 """
 
 from __future__ import annotations

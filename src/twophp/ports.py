@@ -10,7 +10,7 @@ so there is no check-then-set race to get wrong. A refusal is simply a change th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -135,8 +135,12 @@ class Store(Protocol):
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         ...
 
+    async def reopen(self) -> None:
+        """Start over after StorePoisoned. From then on, reading a key tells for good what a CommitUnknown became."""
+        ...
+
     async def close(self) -> None:
-        """Finish what was accepted and let go of everything."""
+        """Finish what was accepted and let go of everything; whatever comes later is refused."""
         ...
 
 
@@ -153,9 +157,9 @@ class Initiated(msgspec.Struct, frozen=True):
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """Rows in WAITING_CONFIRM or TTL_EXPIRED; ``processing`` adds what is still running (A-54)."""
+    """Rows in WAITING_CONFIRM or TTL_EXPIRED; with an instant, also PROCESSING whose lease had ended by then (A-54)."""
 
-    processing: bool = False
+    lease_ended_by: Instant | None = None
 
 
 class Find(msgspec.Struct, frozen=True):
@@ -169,6 +173,9 @@ class Tail(msgspec.Struct, frozen=True):
 
     limit: int = 50
 
+
+MOST_ROWS: Final = 10_000
+"""No question is answered with more (A-53): whoever needs all of a large ledger asks the central one."""
 
 Question: TypeAlias = Tree | Initiated | Stalled | Find | Tail
 

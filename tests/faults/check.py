@@ -68,7 +68,7 @@ async def whole(store: SQLiteStore, client: str) -> int:
     assert rows == [server_entry(intent, WRITER)]
     history = await store.history(scene.pair_of(intent))
     assert [line.event.after for line in history] == list(PHASES[1 : intent.version + 1])
-    intents = Intents(store, VAULT, WRITER)
+    intents = Intents(store, VAULT, WRITER, resolves=False)
     assert await intents.payload(intent) == PAYLOAD
     assert await intents.response(intent) == (RESPONSE if intent.phase is Phase.COMMITTED else None)
     return intent.version

@@ -60,7 +60,7 @@ class Victim:
     async def live(self) -> None:
         self._pause_at("start")
         self._store = self._opened()
-        self._intents = Intents(self._store, VAULT, WRITER)
+        self._intents = Intents(self._store, VAULT, WRITER, resolves=False)
         self._pause_at("opened")
         await self._insist("register", self._register)
         confirmed = await self._insist("confirm", self._confirm)

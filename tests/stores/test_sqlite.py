@@ -375,3 +375,17 @@ async def test_a_copy_of_the_files_is_a_database(store: SQLiteStore, path: str, 
     async with SQLiteStore(str(copy / "ledger.db")) as recovered:
         assert await scene.read(recovered, scene.pair_of(intent)) == intent
         assert await recovered.unseal(scene.pair_of(intent), "payload") == b"payload"
+
+
+def test_many_processes_may_make_one_file_at_once(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom twophp.stores.sqlite import SQLiteStore\n"
+        "sys.stdin.readline()\nfor number in range(10): SQLiteStore(f'{sys.argv[1]}/{number}.db')\nprint('made')"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    crowd = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(6)]  # noqa: S603
+    for process in crowd:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate()[0] for process in crowd] == ["made\n"] * 6

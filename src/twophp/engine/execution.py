@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from twophp.core.errors import Refused, StoreError, StoreUnavailable, TwoPHPError
+from twophp.core.errors import Refused, StoreError, StoreUnavailable, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.phase import FENCE_LOST, Decision, Settle
 from twophp.core.records import Key
@@ -123,8 +123,10 @@ class Executions:
         recalled = self.recall(key_of(intent))
         if recalled is not None:
             return recalled
-        sealed = await self._intents.response(intent)
-        return self._remember(Settled(intent, self._failed if sealed is None else decode_response(sealed)))
+        stored = await self._intents.response(intent)
+        if stored is None:  # It was settled together with its answer; whoever removed one of them was not us.
+            raise Tampered("the stored answer is gone")
+        return self._remember(Settled(intent, decode_response(stored)))
 
     def _remember(self, settled: Settled) -> Settled:
         self._answers.keep(key_of(settled.intent), settled, len(settled.response.body) + OVERHEAD_BYTES)

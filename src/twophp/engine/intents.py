@@ -7,17 +7,22 @@ history and its sealed parts as one change. The rules are all in ``core.phase``;
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from twophp.core.entry import Writer, server_entry
+from twophp.core.errors import CommitUnknown, StorePoisoned
 from twophp.core.identity import seal_context
 from twophp.core.intent import INTENT, Intent, Phase, by_logical_key, by_pair
+from twophp.core.machine import Goto, Replay
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
 from twophp.core.policy import Policy
 from twophp.core.records import Key, Sealed
 from twophp.engine.observe import SILENT, Observer
-from twophp.ports import Change, Part, Put, Records, Statement, Store, Vault
+from twophp.ports import Change, Decide, Part, Put, Records, Statement, Store, Vault
+
+log: Final = logging.getLogger("twophp.engine")
 
 PolicyOf: TypeAlias = Callable[[Intent], Policy]
 Follow: TypeAlias = Callable[[Decision], tuple[Put, ...]]
@@ -42,12 +47,15 @@ class Intents:
         *,
         follow: Follow = nothing_follows,
         observer: Observer = SILENT,
+        resolves: bool = True,
     ) -> None:
+        """With ``resolves``, a commit of unknown outcome is found out here; without, the caller hears of it."""
         self._store = store
         self._vault = vault
         self._writer = writer
         self._follow = follow
         self._observer = observer
+        self._resolves = resolves
 
     async def register(
         self, command: Register, payload: bytes, policy: Policy, *, follow: Follow = nothing_follows
@@ -98,7 +106,13 @@ class Intents:
         """Do what time has made due for up to ``limit`` intents, together, and say what was done."""
         keys = await self._store.due(INTENT, before, limit)
         attend = Attend(owner=owner)
-        return await asyncio.gather(*(self._decide(key, attend, policy_of) for key in keys))
+        found = await asyncio.gather(*(self._decide(key, attend, policy_of) for key in keys), return_exceptions=True)
+        failed = [error for error in found if isinstance(error, BaseException)]
+        if failed and len(failed) == len(found):
+            raise failed[0]
+        for error in failed:  # What was recovered beside it must still be acted on.
+            log.warning("an intent could not be attended to: %s", error)
+        return [decision for decision in found if isinstance(decision, Decision)]
 
     async def _decide(
         self,
@@ -114,9 +128,21 @@ class Intents:
             rules = policy if isinstance(policy, Policy) else _ANY_POLICY if intent is None else policy(intent)
             return self._change(intent, decide(intent, command, records.now, rules), seals or {}, follow, statements)
 
-        decision: Decision = await self._store.transact((key,), change)
+        decision: Decision
+        try:
+            decision = await self._store.transact((key,), change)
+        except (CommitUnknown, StorePoisoned):
+            if not self._resolves:
+                raise
+            decision = await self._resolved(key, command, change)
         self._observer.decided(decision)
         return decision
+
+    async def _resolved(self, key: Key, command: Command, change: Decide) -> Decision:
+        """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
+        await self._store.reopen()
+        decision: Decision = await self._store.transact((key,), change)
+        return _as_made_by(command, decision)
 
     def _change(
         self,
@@ -149,6 +175,21 @@ class Intents:
 
     def _context(self, server_correlation_id: str, part: Part) -> bytes:
         return seal_context(self._writer.source, server_correlation_id, part)
+
+
+def _as_made_by(command: Command, decision: Decision) -> Decision:
+    """A replay of what this very command had done is no replay: its maker has still to act on it."""
+    intent = decision.intent
+    if type(decision.verdict) is not Replay or intent is None:
+        return decision
+    match command:
+        case Register(server_correlation_id=fresh):
+            ours = intent.server_correlation_id == fresh
+        case Confirm(provisional_resource_id=fresh):
+            ours = intent.phase is Phase.PROCESSING and fresh is not None and intent.resource_id == fresh
+        case _:
+            return decision
+    return Decision(Goto((intent.phase,)), intent, changed=True) if ours else decision
 
 
 def key_of(intent: Intent) -> Key:

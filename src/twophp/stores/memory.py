@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from twophp.core.entry import LedgerEntry, broken_rules
 from twophp.core.errors import StoreError
-from twophp.core.intent import Phase
+from twophp.core.intent import Intent, Phase, by_pair
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.ports import (
     Change,
@@ -240,13 +240,24 @@ class MemoryStore:
                 return [row for row in rows if row.client_correlation_id in called]
             case Initiated(source):
                 return [row for row in rows if row.source == source and row.actor == "client"]
-            case Stalled(processing):
-                phases = _STALLED | {Phase.PROCESSING} if processing else _STALLED
-                return sorted((row for row in rows if row.phase in phases), key=lambda row: row.phase_1_timestamp)
+            case Stalled(lease_ended_by):
+                stalled = [row for row in rows if row.phase in _STALLED or self._has_stopped(row, lease_ended_by)]
+                return sorted(stalled, key=lambda row: row.phase_1_timestamp)
             case Find(id_):
                 return [row for row in rows if id_ in (row.client_correlation_id, row.server_correlation_id)]
             case Tail(limit):
                 return rows[::-1][:limit]
+
+    def _has_stopped(self, row: LedgerEntry, lease_ended_by: Instant | None) -> bool:
+        """Still PROCESSING, though whoever executed it has not been heard of."""
+        slot = self._found.get(by_pair(row.client_correlation_id, row.server_correlation_id))
+        if lease_ended_by is None or row.phase is not Phase.PROCESSING or slot is None:
+            return False
+        assert isinstance(slot.record, Intent)
+        return (slot.record.lease_until or 0) <= lease_ended_by
+
+    async def reopen(self) -> None:
+        """See ``Store.reopen``. Nothing here can be unknown."""
 
     async def history(self, key: Key) -> Sequence[JournalLine]:
         """See ``Store.history``."""

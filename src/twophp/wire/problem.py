@@ -83,9 +83,10 @@ def problem(code: str, *, field: str | None = None, retry_after_s: int | None = 
 
 
 def problem_of(error: TwoPHPError, *, retry_after_s: int | None = None) -> Problem:
-    """The answer for an error of our tree."""
+    """The answer for an error of our tree. A code that is for logs (a full disk) is answered as its class is (503)."""
     field = error.field if isinstance(error, WireError) else None
-    return problem(error.code, field=field, retry_after_s=retry_after_s)
+    code = error.code if error.code in PROBLEMS else error.default_code
+    return problem(code, field=field, retry_after_s=retry_after_s)
 
 
 @cache  # Bounded by codes times names; each answer is built once and shared.

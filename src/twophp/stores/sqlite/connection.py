@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 import apsw
@@ -16,6 +17,8 @@ from twophp.stores.sqlite.sql import migrations, sql
 
 APPLICATION_ID: Final = 0x32504850  # "2PHP": the file says whose it is.
 BUSY_TIMEOUT_MS: Final = 5_000
+WAL_TRIES: Final = 100
+WAL_PAUSE_S: Final = 0.02
 COPY_BYTES: Final = 1024 * 1024
 CACHE_KIB: Final = 32 * 1024  # Enough for a batch of large payloads without spilling into the log half way.
 
@@ -77,7 +80,7 @@ def open_connection(path: str, *, read_only: bool = False) -> apsw.Connection:
     with _given_up_on_failure(connection):
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         if not read_only:
-            _refuse_foreign(connection, path)  # Before WAL, which would already be a change to somebody else's file.
+            _refuse_foreign_at_once(connection, path)  # Before WAL, which would be a change to somebody else's file.
             _insist_on_durability(connection, path)
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -99,7 +102,7 @@ def _given_up_on_failure(connection: apsw.Connection) -> Iterator[None]:
 
 def _insist_on_durability(connection: apsw.Connection, path: str) -> None:
     """Ask for what we promise, then check that we got it: some file systems and builds silently say no."""
-    journal_mode = connection.execute("PRAGMA journal_mode = WAL").get
+    journal_mode = _into_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # Where fsync alone leaves data in the drive's cache.
     connection.execute("PRAGMA checkpoint_fullfsync = ON")
@@ -109,6 +112,16 @@ def _insist_on_durability(connection: apsw.Connection, path: str) -> None:
     if journal_mode != "wal" or synchronous != 2:  # noqa: PLR2004 - FULL
         message = f"{path}: needs WAL and synchronous=FULL, got {journal_mode} and {synchronous}"
         raise ConfigError(message, code="weak_durability")
+
+
+def _into_wal(connection: apsw.Connection) -> str:
+    """Two that make a new file at the same time can be in each other's way here, and SQLite does not wait for that."""
+    for _try in range(WAL_TRIES):
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").get)
+        except apsw.BusyError:
+            Event().wait(WAL_PAUSE_S)
+    return str(connection.execute("PRAGMA journal_mode = WAL").get)
 
 
 def migrate(connection: apsw.Connection, path: str) -> None:
@@ -147,6 +160,15 @@ def _harden_log(connection: apsw.Connection) -> None:
     except OSError as error:
         code = "disk_full" if error.errno == ENOSPC else "store_io_error"
         raise StoreUnavailable(f"the log cannot be written: {error}", code=code) from error
+
+
+def _refuse_foreign_at_once(connection: apsw.Connection, path: str) -> None:
+    """As one reading: between two, another process may have made the file ours."""
+    connection.execute("BEGIN")
+    try:
+        _refuse_foreign(connection, path)
+    finally:
+        connection.execute(sql("rollback"))
 
 
 def _refuse_foreign(connection: apsw.Connection, path: str) -> int:

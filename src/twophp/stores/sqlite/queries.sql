@@ -156,22 +156,26 @@ WHERE client_correlation_id = ? AND server_correlation_id = ? AND actor = ? AND 
 
 -- name: entries_of_tree
 WITH RECURSIVE called (client_id) AS (
-    VALUES (?)
+    VALUES (?1)
     UNION
     SELECT child.client_correlation_id FROM called
     CROSS JOIN entry AS child ON child.parent_reference_id = called.client_id AND child.actor = 'client'
+    LIMIT ?2
 )
-SELECT entry.* FROM called CROSS JOIN entry ON entry.client_correlation_id = called.client_id ORDER BY entry.id;
+SELECT entry.* FROM called CROSS JOIN entry ON entry.client_correlation_id = called.client_id
+ORDER BY entry.id LIMIT ?2;
 
 -- name: entries_initiated
-SELECT * FROM entry WHERE source = ? AND actor = 'client' ORDER BY id;
+SELECT * FROM entry WHERE source = ? AND actor = 'client' ORDER BY id LIMIT ?;
 
 -- name: entries_stalled
-SELECT * FROM entry WHERE (outcome IS NULL OR outcome = 'TTL_EXPIRED')
-AND phase IN (SELECT value FROM json_each(?)) ORDER BY phase_1_timestamp;
+SELECT entry.* FROM entry LEFT JOIN intent ON intent.id = entry.id
+WHERE (outcome IS NULL OR outcome = 'TTL_EXPIRED')
+AND (entry.phase <> 'PROCESSING' OR lease_until <= ?) ORDER BY phase_1_timestamp LIMIT ?;
 
 -- name: entries_found
-SELECT * FROM entry WHERE client_correlation_id = ?1 OR server_correlation_id = ?1 ORDER BY id;
+-- By client id it is a look-up. A server id alone is looked for row by row: it is indexed nowhere, see 0001.
+SELECT * FROM entry WHERE client_correlation_id = ?1 OR server_correlation_id = ?1 ORDER BY id LIMIT ?2;
 
 -- name: entries_newest
 SELECT * FROM entry ORDER BY id DESC LIMIT ?;
@@ -209,7 +213,8 @@ ORDER BY seal.record, seal.part LIMIT ?5;
 UPDATE seal SET sealed = ?1 WHERE record = ?2 AND part = ?3 AND sealed = ?4;
 
 -- name: count_to_verify
-SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM intent) + (SELECT count(*) FROM obligation);
+SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM intent) + (SELECT count(*) FROM obligation)
+    + (SELECT count(*) FROM job);
 
 -- name: journal_from
 SELECT * FROM journal WHERE seq > ? ORDER BY seq;
@@ -222,6 +227,15 @@ SELECT journal.seq, journal.subject, journal.after, journal.fence, intent.* FROM
 LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = intent.id)
 ORDER BY intent.id;
 
+-- name: facts_of_intent
+-- What the lines that registered and settled it bind, and which of its sealed parts are there.
+SELECT
+    (SELECT detail FROM journal WHERE record = ?1 AND before = 'ABSENT' ORDER BY seq LIMIT 1),
+    (SELECT detail FROM journal WHERE record = ?1 AND before = 'PROCESSING' AND after IN ('COMMITTED', 'FAILED')
+     ORDER BY seq DESC LIMIT 1),
+    EXISTS (SELECT 1 FROM seal WHERE record = ?1 AND part = 'payload'),
+    EXISTS (SELECT 1 FROM seal WHERE record = ?1 AND part = 'response');
+
 -- name: entry_of_record
 SELECT entry.* FROM entry WHERE id = ?;
 
@@ -229,6 +243,11 @@ SELECT entry.* FROM entry WHERE id = ?;
 SELECT journal.seq, journal.subject, journal.after, journal.fence, obligation.* FROM obligation
 LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = obligation.id)
 ORDER BY obligation.id;
+
+-- name: jobs_with_last_line
+SELECT journal.seq, journal.subject, journal.after, journal.fence, job.* FROM job
+LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = job.id)
+ORDER BY job.id;
 
 -- name: intents_gone
 -- Registered, not there, and no line says that it was forgotten.
@@ -240,6 +259,11 @@ AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'intent' AND after 
 SELECT seq, subject FROM journal WHERE kind = 'obligation' AND before = 'Absent'
 AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = journal.record)
 AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'obligation' AND after = 'Absent');
+
+-- name: jobs_gone
+SELECT seq, subject FROM journal WHERE kind = 'job' AND before = 'ABSENT'
+AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = journal.record)
+AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'job' AND after = 'ABSENT');
 
 -- name: entries_without_intent
 -- The rows of what was forgotten: the last line about the record still says how it ended.

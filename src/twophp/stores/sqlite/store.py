@@ -11,6 +11,7 @@ import apsw
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Instant, JournalEvent, Key, Sealed
 from twophp.ports import (
+    MOST_ROWS,
     Change,
     Clock,
     Decide,
@@ -34,9 +35,6 @@ from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-_STALLED: Final = '["WAITING_CONFIRM","TTL_EXPIRED"]'
-_STALLED_OR_RUNNING: Final = '["WAITING_CONFIRM","TTL_EXPIRED","PROCESSING"]'
-
 
 class SQLiteStore:
     """A ``Store`` over one file. Use it from one event loop; any number of processes may share the file."""
@@ -56,6 +54,7 @@ class SQLiteStore:
         self._clock = clock
         self._capacity = capacity
         self._batch_limit = batch_limit
+        self._reopening = asyncio.Lock()
         self._open()
 
     def _open(self) -> None:
@@ -116,16 +115,15 @@ class SQLiteStore:
         """See ``Store.entries``."""
         match question:
             case Tree(root):
-                return await self._ask(sql("entries_of_tree"), (root,), entry_of)
+                return await self._ask(sql("entries_of_tree"), (root, MOST_ROWS), entry_of)
             case Initiated(source):
-                return await self._ask(sql("entries_initiated"), (source,), entry_of)
-            case Stalled(processing):
-                phases = _STALLED_OR_RUNNING if processing else _STALLED
-                return await self._ask(sql("entries_stalled"), (phases,), entry_of)
+                return await self._ask(sql("entries_initiated"), (source, MOST_ROWS), entry_of)
+            case Stalled(lease_ended_by):
+                return await self._ask(sql("entries_stalled"), (lease_ended_by or 0, MOST_ROWS), entry_of)
             case Find(correlation_id):
-                return await self._ask(sql("entries_found"), (correlation_id,), entry_of)
+                return await self._ask(sql("entries_found"), (correlation_id, MOST_ROWS), entry_of)
             case Tail(limit):
-                return await self._ask(sql("entries_newest"), (limit,), entry_of)
+                return await self._ask(sql("entries_newest"), (min(limit, MOST_ROWS),), entry_of)
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
         """The whole journal, a page at a time."""
@@ -137,9 +135,12 @@ class SQLiteStore:
         return str(self._read(sql("read_meta"), (name,))[0][0])
 
     async def reopen(self) -> None:
-        """Start over after StorePoisoned. When this returns, reading a key finds out what a CommitUnknown became."""
-        await self.close()
-        self._open()
+        """See ``Store.reopen``. Whoever comes while another is at it finds it done."""
+        broken = self._writer
+        async with self._reopening:
+            if self._writer is broken:
+                await self.close()
+                self._open()
 
     async def close(self) -> None:
         """See ``Store.close``. The last handle to close folds the log into the database."""

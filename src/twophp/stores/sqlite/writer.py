@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
-from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, TwoPHPError
+from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.ports import Load
 from twophp.stores.sqlite.batch import Batch, read_head
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
@@ -68,6 +68,7 @@ class Writer:
         self._log_pages = 0
         self._latest_batch = self._batches = self._changes = 0
         self._commit_took_s = 0.0
+        self._closing = False
         self._known = Known(connection)
         self._latest = read_head(connection).at
         connection.set_wal_hook(self._count_log_pages)
@@ -76,6 +77,8 @@ class Writer:
         """Queue the wish and wait until it is durable. At capacity it is refused at once: nothing is queued."""
         if self._poison is not None:
             raise _for_a_caller(self._poison)
+        if self._closing:
+            raise StoreUnavailable("the store is closed", code="store_closed")
         if len(self._waiting) >= self._capacity:
             message = f"{self._capacity} changes are waiting for the disk"
             raise StoreOverloaded(message)
@@ -100,8 +103,9 @@ class Writer:
         return max(self._clock(), self._latest)
 
     async def close(self) -> None:
-        """Finish what was accepted, fold the log into the database, stop."""
-        if self._drain is not None:
+        """Finish what was accepted, refuse what comes after, stop."""
+        self._closing = True
+        while self._drain is not None:
             await self._drain
         self._thread.shutdown()
 

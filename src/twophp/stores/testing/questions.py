@@ -105,7 +105,7 @@ class QuestionContract(Stage):
 
     @shows("P-10.4-d", "A-54")
     async def test_what_stalled(self, store: AuditableStore, clock: HandClock) -> None:
-        """Waiting or expired, the oldest first; what is running only if asked for."""
+        """Waiting or expired, the oldest first; what is running only if asked for, and only past its lease."""
         expired = await register(store, "expired", arrived_at=T0 + 2)
         waiting = await register(store, "waiting", arrived_at=T0 + 1, requested_ttl_ms=120_000)
         running = await confirm(store, await register(store, "running"))
@@ -117,8 +117,11 @@ class QuestionContract(Stage):
             (waiting.server_correlation_id, Phase.WAITING_CONFIRM),
             (expired.server_correlation_id, Phase.TTL_EXPIRED),
         ]
-        with_running = [row.server_correlation_id for row in await store.entries(Stalled(processing=True))]
-        assert with_running == [running.server_correlation_id, *(server_id for server_id, _ in stalled)]
+        assert running.lease_until is not None
+        alive = await store.entries(Stalled(lease_ended_by=running.lease_until - 1))
+        assert [row.server_correlation_id for row in alive] == [server_id for server_id, _ in stalled]
+        silent = [row.server_correlation_id for row in await store.entries(Stalled(running.lease_until))]
+        assert silent == [running.server_correlation_id, *(server_id for server_id, _ in stalled)]
 
     @shows("P-10.4-d")
     async def test_what_was_abandoned_is_no_longer_stalled(self, store: AuditableStore, clock: HandClock) -> None:
@@ -126,7 +129,7 @@ class QuestionContract(Stage):
         intent = await register(store)
         clock.now = intent.abandoned_at
         await attend(store, intent)
-        assert await store.entries(Stalled(processing=True)) == []
+        assert await store.entries(Stalled(lease_ended_by=clock.now)) == []
 
     async def test_the_newest_rows_first(self, store: AuditableStore) -> None:
         """As many as were asked for."""
