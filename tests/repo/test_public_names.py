@@ -17,7 +17,7 @@ PUBLIC = {
         "mutual_tls",
         "scope_user",
     ],
-    "twophp.asgi": ["TwoPhaseMiddleware"],
+    "twophp.asgi": ["Hooks", "Outgoing", "TwoPhaseMiddleware", "on_phase"],
 }
 
 

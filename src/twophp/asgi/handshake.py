@@ -11,10 +11,11 @@ from typing import Final, TypeAlias, TypeVar
 
 from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path
+from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request
 from twophp.asgi.server import Server
-from twophp.core.errors import Refused, StoreError, TwoPHPError, Unauthenticated, WireError
-from twophp.core.identity import intent_replay_key, payload_digest, principal_digest
+from twophp.core.errors import Refused, StoreError, StoreOverloaded, TwoPHPError, Unauthenticated, WireError
+from twophp.core.identity import callback_digest, intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase, by_pair
 from twophp.core.machine import Goto
 from twophp.core.phase import OTHER_IDENTITY, Confirm, Decision, Register
@@ -24,6 +25,8 @@ from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Settled, Work, ids_of
 from twophp.engine.identify import authenticate
+from twophp.engine.intents import nothing_follows
+from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, effective_scheme
 from twophp.wire.parse import MUTATIONS, PhaseOne, PhaseTwo, Plain, StatusRead, parse
 from twophp.wire.paths import bound_path, confirmed_path
@@ -146,10 +149,22 @@ class Handshake:
         """The one change that makes an intent durable (draft §9.5)."""
         command = self._register_command(asked, head, principal, scope, body, policy)
         request = stored_request(scope, body, self._settings.stored_headers)
-        decision = await self._server.intents.register(command, encode(request), policy)
+        owed = self._owed(asked)
+        decision = await self._server.intents.register(command, encode(request), policy, follow=owed or nothing_follows)
         if isinstance(decision.verdict, Goto):
             self._server.executions.expect(_intent_of(decision), request)
+        if owed is not None:  # draft §5.5.3: it fires before processing begins; nothing waits for the network.
+            await owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
         return decision
+
+    def _owed(self, asked: PhaseOne) -> Owing | None:
+        """The acknowledgement of an auto-confirmed request, refused before anything is stored if it may not go out."""
+        if asked.callback is None:
+            return None
+        self._settings.outgoing.check(asked.callback)
+        if self._server.outbox.is_full:
+            raise StoreOverloaded("too many callbacks are under way")
+        return acknowledgement(self._server.outbox, asked.callback)
 
     async def _prevalidate(self, head: Head, body: bytes) -> None:
         if self._settings.prevalidate is None:
@@ -187,7 +202,7 @@ class Handshake:
             method=head.method,
             arrived_at=head.received_at,
             requested_ttl_ms=asked.requested_ttl_ms,
-            callback=asked.callback or "",
+            callback="" if asked.callback is None else callback_digest(asked.callback),
             client_id_is_proxy=asked.client_correlation_id is None,
             owner=server.owner,
         )

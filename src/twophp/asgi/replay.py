@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
-from twophp.asgi.messages import App, Message, Scope
+from twophp.asgi.messages import App, Message, Scope, raw_path
 from twophp.engine.exchange import StoredRequest, StoredResponse, is_kept
 from twophp.engine.execution import Work
 from twophp.wire.fields import BY_KEY, without_fields
@@ -28,9 +28,8 @@ def stored_request(scope: Scope, body: bytes, extra: Collection[bytes]) -> Store
         for name, value in scope["headers"]
         if is_kept(name.lower(), extra) and name.lower() not in BY_KEY and name.lower() not in _FRAMING
     )
-    raw: bytes = scope.get("raw_path") or scope["path"].encode("ascii", "ignore")
     query: bytes = scope.get("query_string", b"")
-    return StoredRequest(scope["method"], scope["path"], raw.partition(b"?")[0], query, headers, body)
+    return StoredRequest(scope["method"], scope["path"], raw_path(scope).encode("latin-1"), query, headers, body)
 
 
 def replayed_scope(live: Scope, work: Work, extra: Collection[bytes]) -> Scope:

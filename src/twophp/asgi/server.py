@@ -56,7 +56,9 @@ class Server:
         self.mint = mint
         self.owner = mint()
         self.observer = observer
-        self.intents = Intents(store, vault, writer, observer=observer)
+        self.outbox = settings.outgoing.outbox(store, vault, settings.service)
+        letters = settings.outgoing.hooks.letters
+        self.intents = Intents(store, vault, writer, follow=self.outbox.follow(letters), observer=observer)
         self.executions = Executions(
             self.intents,
             self.policy_of,
@@ -74,11 +76,12 @@ class Server:
         return _ANY_POLICY if endpoint is None else endpoint.policy
 
     def start(self) -> None:
-        """Begin to sweep and to renew."""
+        """Begin to sweep, to renew and to deliver."""
         heartbeat_s = shortest_lease_ms(self.settings.endpoints) / 3_000
         self._loops = [
             asyncio.create_task(self._every(self.settings.sweep_interval_s, self.sweep)),
             asyncio.create_task(self._every(heartbeat_s, self.executions.renew)),
+            asyncio.create_task(self.outbox.run()),
         ]
 
     async def stop(self) -> None:
@@ -87,6 +90,7 @@ class Server:
         if left:
             log.warning("%d intents were still running; they are recovered when their lease ends", left)
         self._stopping.set()
+        await self.outbox.close(self.settings.drain_timeout_s)
         await asyncio.gather(*self._loops)
         await self.store.close()
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, TypedDict
 
 import msgspec
 
+from twophp.asgi.outgoing import Outgoing
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.engine.endpoints import Endpoints
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prevalidate: Prevalidate | None = None
     late_confirm_guard: LateConfirmGuard | None = None
     reconcile: Reconcile | None = None
+    outgoing: Outgoing = Outgoing()
     success_status: Literal["200", "passthrough"] = "200"
     expose_replay_policy: bool = False
     expose_server_id: bool = False

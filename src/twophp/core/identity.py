@@ -24,6 +24,7 @@ PROTOCOL_VERSION = "2PHP/00"
 REPLAY_KEY_TAG = b"twophp:replay-key:1"
 PRINCIPAL_TAG = b"twophp:principal:1"
 PAYLOAD_TAG = b"twophp:payload:1"
+CALLBACK_TAG = b"twophp:callback:1"
 
 
 def digest(tag: bytes, *fields: bytes) -> str:
@@ -69,6 +70,11 @@ def principal_digest(scheme: str, issuer: str, subject: str, tenant: str = "") -
 def payload_digest(content_type: str, body: bytes) -> str:
     """What was sent, for the fingerprint of A-32."""
     return digest(PAYLOAD_TAG, content_type.encode(), body)
+
+
+def callback_digest(url: str) -> str:
+    """What is kept of a callback's URL, which may hold a token (A-66): enough to see that a retry names the same."""
+    return digest(CALLBACK_TAG, url.encode())
 
 
 def intent_replay_key(*, principal: str, client_correlation_id: str, method: str, target: str, payload: str) -> str:
