@@ -14,56 +14,16 @@ from hypothesis import strategies as st
 
 from tests.core.profile import STEADY
 from tests.stores.orders import POLICY, T0, HandClock, orders, raw
-from twophp.core import obligation
+from tests.stores.verifying import filled, found, messages
 from twophp.core.errors import ConfigError, JournalBroken, SchemaMismatch
 from twophp.core.records import JournalEvent
-from twophp.ports import Change, Put, Records
 from twophp.stores.journal import GENESIS, link
-from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import Head, Report, verify
-
-# Six orders, in this order: four that were settled, one that is waiting, one that was abandoned.
-# Each settled one has three lines: registered, confirmed, settled. Line 1 is about s0, lines 4 to 6 are about s1.
-SETTLED = range(4)
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    async def fill() -> None:
-        clock = HandClock()
-        async with orders(path, clock=clock) as service:
-            for n in SETTLED:
-                await service.take(n)
-            await service.register(4)
-            clock.now += POLICY.ttl_ms + POLICY.delta_ms
-            await service.sweep()
-            await service.register(5)
-            await reserve(service.store)
-
-    path = tmp_path / "orders.db"
-    asyncio.run(fill())
-    return path
-
-
-async def reserve(store: SQLiteStore) -> None:
-    command = obligation.Reserve(obligation_id="o1", flow="publish", trace_id="t1")
-
-    def change(records: Records) -> Change:
-        decision = obligation.decide(None, command, records.now)
-        [record] = decision.records
-        return Change(answer=None, puts=(Put(record=record, journal=decision.steps),))
-
-    await store.transact((), change)
-
-
-def found(path: Path, expect: Head | None = None) -> list[tuple[str, int | None, str]]:
-    report = verify(str(path), expect=expect)
-    assert report.holds is not bool(report.findings)
-    return [(finding.what, finding.seq, finding.subject) for finding in report.findings]
-
-
-def messages(path: Path) -> str:
-    return "\n".join(finding.message for finding in verify(str(path)).findings)
+    return filled(tmp_path / "orders.db")
 
 
 def head_of(path: Path) -> Head:
@@ -383,7 +343,7 @@ def test_many_findings_are_counted_and_the_first_are_named(tmp_path: Path) -> No
             await asyncio.gather(*(service.register(n) for n in range(300)))
 
     asyncio.run(fill())
-    raw(path, "UPDATE journal SET detail = 'x'")
+    raw(path, "UPDATE journal SET trace_id = 'x'")
     report = verify(str(path))
     assert (report.findings_count, len(report.findings)) == (300, 100)
 

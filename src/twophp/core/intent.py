@@ -7,11 +7,19 @@ from typing import Final
 
 import msgspec
 
+from twophp.core.identity import digest
 from twophp.core.records import Instant, Key
 
 INTENT: Final = "intent"
 BY_PAIR: Final = "intent.pair"
 BY_LOGICAL_KEY: Final = "intent.logical_request_key"
+
+FACTS_TAG: Final = b"twophp:intent-facts:1"
+OUTCOME_TAG: Final = b"twophp:intent-outcome:1"
+FACTS_CHARS: Final = 32
+"""A line of history is short. Nobody finds a second input for half a SHA-256 either."""
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Phase(StrEnum):
@@ -90,6 +98,10 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
         return by_pair(client_id, self.server_correlation_id), by_logical_key(self.principal, client_id)
 
 
+FIXED_FIELDS: Final = Intent.__struct_fields__.index("phase")
+"""So many fields at the beginning never change."""
+
+
 def by_pair(client_correlation_id: str, server_correlation_id: str) -> Key:
     """The key a Phase 2, a status read or a worker looks for: whoever they are, they know both ids."""
     return Key(BY_PAIR, (client_correlation_id, server_correlation_id))
@@ -98,3 +110,15 @@ def by_pair(client_correlation_id: str, server_correlation_id: str) -> Key:
 def by_logical_key(principal: str, client_correlation_id: str) -> Key:
     """The key a Phase 1 uses up (A-32: scoped by identity, so nobody can squat on another's ids)."""
     return Key(BY_LOGICAL_KEY, (client_correlation_id, principal))
+
+
+def fixed_facts(intent: Intent) -> str:
+    """What the line that registers an intent says of everything that never changes again, so an edit shows."""
+    return digest(FACTS_TAG, _encode(msgspec.structs.astuple(intent)[:FIXED_FIELDS]))[:FACTS_CHARS]
+
+
+def outcome_facts(intent: Intent) -> str:
+    """What the line that settles an intent says of its outcome."""
+    reference, confirmed_at = intent.transaction_reference, intent.confirmed_at
+    facts = (intent.status, intent.resource_id, reference, confirmed_at, intent.settled_at)
+    return digest(OUTCOME_TAG, _encode(facts))[:FACTS_CHARS]

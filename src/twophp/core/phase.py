@@ -27,7 +27,16 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from twophp.core.intent import CONFIRMED_BY_SERVER, INTENT, UNCONFIRMED, Intent, Mode, Phase
+from twophp.core.intent import (
+    CONFIRMED_BY_SERVER,
+    INTENT,
+    UNCONFIRMED,
+    Intent,
+    Mode,
+    Phase,
+    fixed_facts,
+    outcome_facts,
+)
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, JournalEvent
@@ -364,9 +373,17 @@ def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant,
         if after is not before or cell.event:
             fence = news.get("fence", intent.fence)
             subject, event = intent.server_correlation_id, cell.event or str(after)
-            steps.append(JournalEvent(INTENT, subject, event, str(before), str(after), at, now, fence))
+            detail = _facts(intent, news, command, before)
+            steps.append(JournalEvent(INTENT, subject, event, str(before), str(after), at, now, fence, "", detail))
         before = after
     return Decision(cell, msgspec.structs.replace(intent, phase=before, **news), tuple(steps), changed=True)
+
+
+def _facts(intent: Intent, news: dict[str, Any], command: Command, before: StrEnum) -> str:
+    """What the line binds: the request when it is registered, the outcome when it is settled. Verification compares."""
+    if before is Phase.ABSENT:
+        return fixed_facts(intent)
+    return outcome_facts(msgspec.structs.replace(intent, **news)) if type(command) is Settle else ""
 
 
 def _registered(command: Register, policy: Policy) -> Intent:

@@ -10,7 +10,7 @@ import msgspec
 
 from twophp.core import job
 from twophp.core.entry import LedgerEntry
-from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, INTENT, Intent, Mode, Phase
+from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, FIXED_FIELDS, INTENT, Intent, Mode, Phase
 from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
 from twophp.core.records import Record
@@ -89,7 +89,7 @@ INTENTS: Final = Table(
     delete=sql("delete_intent"),
     record=_intent,
     row=msgspec.structs.astuple,
-    changes=attrgetter(*Intent.__struct_fields__[13:]),
+    changes=attrgetter(*Intent.__struct_fields__[FIXED_FIELDS:]),
 )
 OBLIGATIONS: Final = Table(
     kind=OBLIGATION,

@@ -1,8 +1,9 @@
 """Verification: the journal holds, and records and ledger rows are what it says they are.
 
 The chain is checked line by line, each against the *stored* hash before it, so one edited line is one finding and not a
-finding for every line after it. Then every record is compared with the last line about it, and every ledger row with
-its record. All of it is read in one snapshot, row by row: memory does not grow with the journal.
+finding for every line after it. Then every record is compared with the last line about it, an intent also with what the
+lines that registered and settled it bind, and every ledger row with its record. All of it is read in one snapshot, row
+by row: memory does not grow with the journal.
 
 What a chain alone cannot show is a history that was rewritten from some line to the end, head and all. Whoever noted
 ``seq:hash`` of an earlier head, as every report gives it, finds that too.
@@ -11,6 +12,7 @@ What a chain alone cannot show is a history that was rewritten from some line to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import apsw
@@ -18,13 +20,12 @@ import msgspec
 
 from twophp.core.entry import LedgerEntry, Writer, server_entry
 from twophp.core.errors import ConfigError, JournalBroken
-from twophp.core.intent import INTENT, Intent
-from twophp.core.obligation import OBLIGATION
+from twophp.core.intent import SETTLED, Intent, fixed_facts, outcome_facts
 from twophp.core.records import JournalEvent
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import INTENTS, OBLIGATIONS, Row, Table, entry_of
+from twophp.stores.sqlite.tables import INTENTS, JOBS, OBLIGATIONS, TABLES, Row, Table, entry_of
 
 FINDINGS_NAMED: Final = 100
 PROGRESS_EVERY: Final = 1_000
@@ -32,6 +33,13 @@ HASH_BYTES: Final = 32
 
 # Assigned by the central ledger, and by renewals that write no row.
 _NOT_MIRRORED: Final = frozenset({"sync_timestamp", "version"})
+
+# What the last line about a record repeats of it: its id, its state and its fence, under the record's own names.
+_REPEATED: Final = {
+    INTENTS.kind: ("server_correlation_id", "phase", "fence"),
+    OBLIGATIONS.kind: ("obligation_id", "state"),  # Nobody competes for one: no fence.
+    JOBS.kind: ("job_id", "state", "attempts"),
+}
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many rows were looked at, of how many."""
@@ -44,6 +52,7 @@ What: TypeAlias = Literal[
     "other_history",  # The chain does not go through the head that was noted earlier.
     "record_differs",  # A record is not in the state that the last line about it says.
     "record_missing",  # A record was deleted and no line says that it was forgotten.
+    "seal_missing",  # The payload or the response that a record says it has was deleted.
     "entry_differs",  # A ledger row is not what its record says.
     "entry_missing",  # A record's ledger row was deleted.
 ]
@@ -125,7 +134,7 @@ class _Inspection:
         self._progress(0, self._total)
         seq, digest, *_ = next(self._execute(sql("read_head")))
         lines = self._check_chain(head := Head(seq, digest))
-        for table in (INTENTS, OBLIGATIONS):
+        for table in TABLES.values():
             self._check_records(table)
         self._check_what_is_gone()
         self._progress(self._total, self._total)
@@ -228,7 +237,7 @@ class _Inspection:
                 self._check_record(table, tuple(columns), seq, (subject, after, fence))
         except UnicodeDecodeError:
             self._find(
-                "record_differs", f"the row of an {table.kind}, or its ledger row, holds text that cannot be read"
+                "record_differs", f"a row of table {table.kind}, or a line about it, holds text that cannot be read"
             )
 
     def _check_record(self, table: Table, row: Row, seq: int | None, said: Row) -> None:
@@ -237,18 +246,36 @@ class _Inspection:
         except (KeyError, TypeError):
             self._find("record_differs", f"{table.kind} {row[0]} cannot be read", seq=seq, subject=str(said[0] or ""))
             return
-        is_intent = isinstance(record, Intent)
-        subject = record.server_correlation_id if is_intent else record.obligation_id
+        names = _REPEATED[table.kind]
+        found = attrgetter(*names)(record)
+        subject = found[0]
         if seq is None:
             self._find("record_differs", f"{table.kind} {subject}: the journal has no line about it", subject=subject)
             return
-        found = (subject, record.phase, record.fence) if is_intent else (subject, record.state, 0)
-        names = ("id", "phase" if is_intent else "state", "fence")
-        for problem in _differences(names, found, said):
+        for problem in _differences(names, found, said[: len(names)]):
             message = f"{table.kind} {subject}: {problem}, as line {seq} says"
             self._find("record_differs", message, seq=seq, subject=subject)
-        if is_intent:
+        if isinstance(record, Intent):
+            self._check_facts(row[0], record, seq)
             self._check_entry(row[0], record, seq)
+
+    def _check_facts(self, id_: int, intent: Intent, seq: int) -> None:
+        """What never changes, and the outcome, against the lines that bind them; then the sealed parts."""
+        registered, settled, has_payload, has_response = next(self._execute(sql("facts_of_intent"), (id_,)))
+        subject, is_settled = intent.server_correlation_id, intent.phase in SETTLED
+        if registered != fixed_facts(intent):
+            message = f"intent {subject}: what never changes (who, what, where, when) was changed"
+            self._find("record_differs", message, seq=seq, subject=subject)
+        if (settled != outcome_facts(intent)) if is_settled else intent.status is not None:
+            message = f"intent {subject}: its outcome (status, resource, reference, times) was changed"
+            self._find("record_differs", message, seq=seq, subject=subject)
+        for part, wanted, is_there in (
+            ("payload", intent.has_payload, has_payload),
+            ("response", is_settled, has_response),
+        ):
+            if wanted and not is_there:
+                message = f"intent {subject}: its sealed {part} is missing"
+                self._find("seal_missing", message, seq=seq, subject=subject)
 
     def _check_entry(self, id_: int, intent: Intent, seq: int) -> None:
         subject = intent.server_correlation_id
@@ -275,7 +302,7 @@ class _Inspection:
             yield f"version is {entry.version}, its record has {intent.version}"
 
     def _check_what_is_gone(self) -> None:
-        for kind in (INTENT, OBLIGATION):
+        for kind in TABLES:
             for seq, subject in self._execute(sql(f"{kind}s_gone")):
                 message = f"{kind} {subject}: registered by line {seq}, gone, and no line says that it was forgotten"
                 self._find("record_missing", message, seq=seq, subject=subject)

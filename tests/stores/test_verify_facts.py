@@ -1,0 +1,82 @@
+"""What a line binds beside the state: an edited column, a deleted seal and a job without history are found."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.stores.orders import orders, raw
+from tests.stores.verifying import enqueue, filled, found, messages
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return filled(tmp_path / "orders.db")
+
+
+INTENT_COLUMNS = {
+    "client_correlation_id": "cX",
+    "principal": "mallory",
+    "replay_key": "x",
+    "callback": "x",
+    "client_id_is_proxy": 1,
+    "mode": "async",
+    "service_endpoint": "elsewhere",
+    "path": "/elsewhere",
+    "method": "DELETE",
+    "received_at": 1,
+    "ttl_ms": 1,
+    "delta_ms": 1,
+    "confirmed_at": 1,
+    "settled_at": 1,
+    "status": 200,
+    "resource_id": "43",
+    "transaction_reference": "x",
+}
+
+
+@pytest.mark.parametrize("column", INTENT_COLUMNS)
+def test_an_edit_of_what_never_changes_or_of_the_outcome_is_found(database: Path, column: str) -> None:
+    raw(database, f"UPDATE intent SET {column} = ? WHERE server_correlation_id = 's1'", INTENT_COLUMNS[column])  # noqa: S608
+    assert found(database)[0] == ("record_differs", 6, "s1")
+
+
+def test_an_outcome_of_what_has_not_ended_is_found(database: Path) -> None:
+    raw(database, "UPDATE intent SET status = 200 WHERE server_correlation_id = 's5'")
+    assert found(database) == [("record_differs", 16, "s5")]
+
+
+@pytest.mark.parametrize("part", ["payload", "response"])
+def test_a_deleted_seal_is_found(database: Path, part: str) -> None:
+    raw(database, "DELETE FROM seal WHERE part = ? AND record ="
+        " (SELECT id FROM intent WHERE server_correlation_id = 's1')", part)  # fmt: skip
+    assert found(database) == [("seal_missing", 6, "s1")]
+    assert f"intent s1: its sealed {part} is missing" in messages(database)
+
+
+@pytest.mark.parametrize(
+    ("tampering", "expected"),
+    [
+        ("UPDATE job SET state = 'DELIVERED'", ("record_differs", 18, "j1")),
+        ("UPDATE job SET attempts = 7", ("record_differs", 18, "j1")),
+        ("UPDATE job SET job_id = 'jX'", ("record_differs", 18, "jX")),
+        ("DELETE FROM job", ("record_missing", 18, "j1")),
+        (
+            "INSERT INTO job VALUES (99, 'j2', 'hook', 's1', '', 1, 'PENDING', 1, 0, 1, '')",
+            ("record_differs", None, "j2"),
+        ),
+    ],
+)
+def test_a_job_that_is_not_what_the_journal_says_is_found(
+    database: Path, tampering: str, expected: tuple[str, int | None, str]
+) -> None:
+    async def owe() -> None:
+        async with orders(database) as service:
+            await enqueue(service.store)
+
+    asyncio.run(owe())
+    assert found(database) == []
+    raw(database, tampering)
+    assert found(database) == [expected]
