@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from tests.stores.orders import everything_opens, orders, raw
 from twophp import __version__
 from twophp.cli import main
+from twophp.cli.output import counted
 from twophp.core.errors import StoreError
 from twophp.stores import keys as keys_module
 from twophp.stores.ring_file import RingFile
@@ -113,12 +114,22 @@ def test_tampering_is_printed_with_its_place(database: Path) -> None:
     assert [report["findings"][0][field] for field in ("what", "seq", "subject")] == ["edited_line", 5, "s1"]
 
 
+def test_one_is_no_plural() -> None:
+    assert [counted(n, "record") for n in (0, 1, 2_000)] == ["0 records", "1 record", "2,000 records"]
+
+
 def test_what_cannot_be_verified_is_one_line(tmp_path: Path) -> None:
     result = run("ledger", "verify", tmp_path / "none.db")
     assert (result.exit_code, result.stdout) == (UNUSABLE, "")
     assert result.stderr == f"error[no_such_database]: there is no database {tmp_path}/none.db\n"
     assert list(tmp_path.iterdir()) == []
-    assert run("ledger", "verify", "redis://here").stderr.startswith("error[unknown_store]: ")
+    unknown = run("ledger", "verify", "redis://here").stderr
+    assert unknown.startswith("error[unknown_store]: ")
+    assert "memory:" not in unknown  # It would be refused next.
+    assert "an empty name is no database" in run("ledger", "verify", "").stderr
+    (tmp_path / "text.db").write_text("no database" * 100)
+    result = run("ledger", "verify", tmp_path / "text.db")
+    assert result.stderr == f"error[not_a_database]: {tmp_path}/text.db: the file is not a database\n"
     assert run("ledger", "verify", "memory:").exit_code == UNUSABLE
     assert run("ledger", "verify").exit_code == UNUSABLE
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.stores.orders import T0, HandClock, orders
-from twophp.core.errors import ConfigError, KeyMissing, TwoPHPError, VaultError
+from twophp.core.errors import ConfigError, KeyMissing, StoreUnavailable, TwoPHPError, VaultError
 from twophp.core.identity import seal_context
 from twophp.engine.ledger import open_ledger
+from twophp.stores import ring_file
 from twophp.stores.keys import (
     RETIRE_GRACE_MS,
     StoredRing,
@@ -240,6 +241,31 @@ def test_an_editor_never_undoes_another(tmp_path: Path) -> None:
     assert names[0] == first.active
     assert len(set(names)) == 4
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+
+
+def test_a_lock_that_is_never_let_go_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_file, "LOCK_PAUSE_S", 0)
+    file = RingFile(tmp_path / "ring")
+    file.ensure(lambda: False)
+    with file.path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StoreUnavailable, match="try again") as refused:
+            file.edit(begin_rotation)
+    assert code_of(refused) == "ring_busy"
+    file.edit(begin_rotation)
+
+
+def test_a_ring_that_others_can_read_since_is_refused_while_the_service_runs(tmp_path: Path) -> None:
+    file = RingFile(tmp_path / "ring")
+    file.ensure(lambda: False)
+    vault = AesGcmVault(file.ring(), Watch(file), seconds=iter(range(0, 100, 10)).__next__)
+    vault.seal(b"x", context=CONTEXT)
+    file.path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600") as refused:
+        vault.seal(b"x", context=CONTEXT)
+    assert code_of(refused) == "ring_readable"
 
 
 def test_a_lock_on_a_replaced_file_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

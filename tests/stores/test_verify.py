@@ -145,7 +145,8 @@ def test_an_edited_line_with_a_new_hash_of_its_own_is_found_at_the_next(database
 def test_deleted_lines_are_found(database: Path, first: int, last: int) -> None:
     raw(database, "DELETE FROM journal WHERE seq BETWEEN ? AND ?", first, last)
     assert found(database)[0] == ("missing_lines", first, "")
-    assert f"lines {first} to {last} are missing" in messages(database)
+    message = f"line {first} is missing" if first == last else f"lines {first} to {last} are missing"
+    assert message in messages(database)
 
 
 def test_a_deleted_line_whose_gap_was_closed_is_found(database: Path) -> None:

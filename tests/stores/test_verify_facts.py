@@ -9,6 +9,9 @@ import pytest
 
 from tests.stores.orders import orders, raw
 from tests.stores.verifying import enqueue, filled, found, messages
+from twophp.core.errors import JournalBroken, StoreError
+from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.verify import verify
 
 
 @pytest.fixture
@@ -80,3 +83,24 @@ def test_a_job_that_is_not_what_the_journal_says_is_found(
     assert found(database) == []
     raw(database, tampering)
     assert found(database) == [expected]
+
+
+# What is not even there.
+
+
+def test_a_head_that_is_gone_is_found_and_the_rest_is_checked(database: Path) -> None:
+    raw(database, "DELETE FROM head")
+    assert found(database) == [("rewritten_head", 17, "")]
+    with pytest.raises(JournalBroken, match=r"^1 finding: the head is gone"):
+        verify(str(database)).require()
+    with pytest.raises(StoreError, match="restore") as refused:
+        SQLiteStore(str(database))
+    assert refused.value.code == "store_corrupt"
+
+
+@pytest.mark.parametrize("table", ["journal", "head", "seal"])
+def test_a_table_that_is_gone_is_a_clear_error(database: Path, table: str) -> None:
+    raw(database, f"DROP TABLE {table}")
+    with pytest.raises(StoreError, match=f"{database}: has no table {table}; restore") as refused:
+        verify(str(database))
+    assert refused.value.code == "store_corrupt"

@@ -10,7 +10,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from twophp.cli.output import FOUND, examples, out, print_json, progress_bar, sqlite_path
+from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, sqlite_path
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
 from twophp.stores.keys import KEYS_FILE_VARIABLE, KEYS_VARIABLE
@@ -164,11 +164,11 @@ def _print_rotation(done: Rotation, source: KeyRing | RingFile) -> None:
     for failed in done.unopened:
         console.print(f"[red]{failed.code}[/red]: {escape(failed.subject)}, {failed.part}: {escape(failed.message)}")
     if done.unopened_count:
-        console.print(f"{done.unopened_count:,} parts do not open and were left as they are")
+        console.print(f"do not open and were left as they are: {counted(done.unopened_count, 'part')}")
     if done.left:
-        console.print(f"{done.left:,} parts are still being sealed with an older key; run this again")
+        console.print(f"still being sealed with an older key: {counted(done.left, 'part')}; run this again")
     how = "new key" if done.minted else "active key"
-    console.print(f"{how} {escape(done.active)}: {done.resealed:,} parts sealed with it")
+    console.print(f"{how} {escape(done.active)}: {counted(done.resealed, 'part')} sealed with it")
     for name in done.retired:
         console.print(f"retired key {escape(name)}")
     if done.minted and isinstance(source, RingFile):

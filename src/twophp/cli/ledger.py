@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from rich.markup import escape
 
-from twophp.cli.output import FOUND, examples, out, print_json, progress_bar, sqlite_path
+from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, sqlite_path
 from twophp.stores.sqlite.verify import Head, Report
 from twophp.stores.sqlite.verify import verify as verify_file
 
@@ -56,5 +56,5 @@ def _print(report: Report) -> None:
     if unnamed:
         console.print(f"and {unnamed:,} more")
     verdict = "[green]the journal holds[/green]" if report.holds else "[red]the journal does not hold[/red]"
-    console.print(f"{verdict}: {report.lines:,} lines, {report.records:,} records")
+    console.print(f"{verdict}: {counted(report.lines, 'line')}, {counted(report.records, 'record')}")
     console.print(f"head {report.head}")

@@ -18,6 +18,8 @@ from twophp.stores.urls import StoreUrl, parse_store_url
 FOUND: Final = 1
 UNUSABLE: Final = 2
 
+FILES: Final = "a path, sqlite:///relative.db or sqlite:////absolute.db"
+
 
 class Commands(click.Group):
     """A group whose commands may raise our errors: each is one line, never a traceback."""
@@ -41,6 +43,11 @@ def out() -> Console:
     return Console(soft_wrap=True, highlight=False)
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 line``, ``2 lines``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
@@ -56,9 +63,11 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
 
 def sqlite_path(url_or_path: str) -> str:
     """The database that an argument means: a plain path will do."""
+    if not url_or_path:
+        raise click.UsageError(f"an empty name is no database; use {FILES}")
     if ":" not in url_or_path.partition("/")[0]:
         return url_or_path
-    where: StoreUrl = parse_store_url(url_or_path)
+    where: StoreUrl = parse_store_url(url_or_path, supported=FILES)
     if where.kind != "sqlite":
-        raise click.UsageError(f"{url_or_path} keeps nothing; name a file or sqlite:///FILE")
+        raise click.UsageError(f"{url_or_path} keeps nothing; use {FILES}")
     return where.path

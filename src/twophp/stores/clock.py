@@ -13,6 +13,11 @@ def system_clock() -> Instant:
     return time.time_ns() // 1_000_000
 
 
+def pause(seconds: float) -> None:
+    """Let another process go on. Blocks: not for the loop of a service."""
+    time.sleep(seconds)
+
+
 def mint_uuid() -> str:
     """A fresh UUID v4 from the operating system's generator (draft §13.1: nobody may guess an id)."""
     return str(uuid.uuid4())

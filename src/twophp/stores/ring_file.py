@@ -15,13 +15,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import BinaryIO, Final, Protocol, TypeAlias
 
 import msgspec
 
 from twophp.core.errors import ConfigError, StoreUnavailable, VaultError
 from twophp.ports import Clock
-from twophp.stores.clock import system_clock
+from twophp.stores.clock import pause, system_clock
 from twophp.stores.keys import KEYS_FILE_VARIABLE, RING_VERSION, StoredRing, fresh_ring, parse_keys
 from twophp.stores.vault import AesGcmVault, KeyRing
 
@@ -29,8 +29,10 @@ log: Final = logging.getLogger("twophp.vault")
 
 OTHERS: Final = 0o077
 LOCK_ATTEMPTS: Final = 100
+LOCK_PAUSE_S: Final = 0.05
+"""An editor holds the lock for milliseconds. Whoever cannot get it in five seconds waits for one that hangs."""
 
-Stamp: TypeAlias = tuple[int, int, int]
+Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 class RingSource(Protocol):
@@ -115,12 +117,14 @@ class RingFile:
     def _locked(self) -> Iterator[None]:
         for _ in range(LOCK_ATTEMPTS):
             with self.path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
                 # Whoever had the lock may have replaced the file: then the lock is on a file nobody reads.
-                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                if _lock(file) and os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
                     yield
                     return
-        message = f"{self.path} changes too often"
+        message = (
+            f"another process keeps the key ring {self.path} locked; end the `twophp keys` that still runs, "
+            "then try again"
+        )
         raise StoreUnavailable(message, code="ring_busy")
 
 
@@ -169,9 +173,20 @@ def watching_vault(source: RingSource) -> AesGcmVault:
     return AesGcmVault(source.ring(), Watch(source))
 
 
+def _lock(file: BinaryIO) -> bool:
+    """Whether we hold the lock; after a short wait if another does."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pause(LOCK_PAUSE_S)
+        return False
+    return True
+
+
 def _stamp(path: Path) -> Stamp:
     found = os.stat(path)  # noqa: PTH116 - this runs once for every payload.
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    # The mode as well: a ring that others can read since is refused, though its bytes are the same.
+    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
 
 
 def _read_private(path: Path) -> bytes:

@@ -28,14 +28,17 @@ class StoreUrl(msgspec.Struct, frozen=True):
     path: str = ""
 
 
-def parse_store_url(url: str) -> StoreUrl:
-    """What ``url`` names. The path stands as it is: nothing in it is an escape or an option."""
+def parse_store_url(url: str, *, supported: str = SUPPORTED) -> StoreUrl:
+    """What ``url`` names. The path stands as it is: nothing in it is an escape or an option.
+
+    ``supported`` is what an error says to use instead.
+    """
     if url == "memory:":
         return StoreUrl("memory")
     path = url.removeprefix(_SQLITE)
     if path == url or path in ("", ":memory:"):
         scheme = url.partition(":")[0]  # No more of it: a URL may hold a password.
-        message = f"no store is known for a {scheme!r} URL like this; use {SUPPORTED}"
+        message = f"no store is known for a {scheme!r} URL like this; use {supported}"
         raise ConfigError(message, code="unknown_store")
     return StoreUrl("sqlite", path)
 

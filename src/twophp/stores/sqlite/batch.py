@@ -50,8 +50,12 @@ class Head(NamedTuple):
 
 
 def read_head(connection: apsw.Connection) -> Head:
-    """The head as this connection sees it."""
-    return Head(*next(connection.execute(_READ_HEAD)))
+    """The head as this connection sees it. Without one, nobody knows where the journal ended: nothing can be added."""
+    row: Row | None = connection.execute(_READ_HEAD).fetchone()
+    if row is None:
+        message = f"{connection.filename}: the head of the journal is gone; restore the database from its backup"
+        raise StoreError(message, code="store_corrupt")
+    return Head(*row)
 
 
 class Batch:

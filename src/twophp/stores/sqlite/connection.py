@@ -52,12 +52,14 @@ _OUTSIDE_FAULTS: Final = (
 )
 
 
-def translate(error: apsw.Error) -> TwoPHPError:
-    """Our error for one of SQLite's."""
+def translate(error: apsw.Error, path: str = "") -> TwoPHPError:
+    """Our error for one of SQLite's, with the path of the database where it is known."""
+    place, said = f"{path}: " if path else "", str(error)
     for theirs, ours, code, message in _ERRORS:
         if isinstance(error, theirs):
-            return ours(f"{message}: {error}", code=code)
-    return StoreError(str(error))
+            repeats = message.endswith(said)  # SQLite's words may be ours already.
+            return ours(f"{place}{message}" if repeats else f"{place}{message}: {said}", code=code)
+    return StoreError(f"{place}{said}")
 
 
 def is_outside_fault(error: Exception) -> bool:
@@ -76,7 +78,7 @@ def open_connection(path: str, *, read_only: bool = False) -> apsw.Connection:
     try:
         connection = apsw.Connection(path, flags=flags)
     except apsw.Error as error:
-        raise translate(error) from error
+        raise translate(error, path) from error
     with _given_up_on_failure(connection):
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         if not read_only:
@@ -93,8 +95,9 @@ def _given_up_on_failure(connection: apsw.Connection) -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
+        path = connection.filename
         connection.close()
-        raise translate(error) from error
+        raise translate(error, path) from error
     except TwoPHPError:
         connection.close()
         raise

@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import apsw
 
-from twophp.core.errors import ConfigError, SchemaMismatch, Tampered
+from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, Tampered
 from twophp.stores.sqlite.connection import APPLICATION_ID, open_connection, translate
 from twophp.stores.sqlite.sql import migrations, sql
 from twophp.stores.vault import key_name
+
+_TABLES: Final = ("head", "meta", "intent", "obligation", "job", "entry", "seal", "journal")
 
 UNREADABLE = ""
 """Stands for the name of the key when bytes in place of sealed ones do not even name one."""
@@ -27,9 +30,10 @@ def reading(path: str) -> Iterator[apsw.Connection]:
     connection = open_connection(path, read_only=True)
     try:
         _refuse_other_schema(connection, path)
+        _refuse_missing_tables(connection, path)
         yield connection
     except apsw.Error as error:
-        raise translate(error) from error
+        raise translate(error, path) from error
     finally:
         connection.close()
 
@@ -57,6 +61,14 @@ def _refuse_other_schema(connection: apsw.Connection, path: str) -> None:
         raise SchemaMismatch(message)
 
 
+def _refuse_missing_tables(connection: apsw.Connection, path: str) -> None:
+    """Whoever drops a table leaves nothing to compare: no report could say where."""
+    missing = [name for name in _TABLES if not connection.execute(sql("find_table"), (name,)).get]
+    if missing:
+        message = f"{path}: has no table {', '.join(missing)}; restore the database from its backup"
+        raise StoreError(message, code="store_corrupt")
+
+
 def holds_seals(path: str) -> bool:
     """Whether the database has anything sealed. One that does not exist yet has not, and is not made."""
     if not Path(path).is_file():
@@ -66,7 +78,7 @@ def holds_seals(path: str) -> bool:
         is_ours = connection.execute(sql("find_table"), ("seal",)).get
         return bool(is_ours and connection.execute(sql("any_seal")).get)
     except apsw.Error as error:
-        raise translate(error) from error
+        raise translate(error, path) from error
     finally:
         connection.close()
 

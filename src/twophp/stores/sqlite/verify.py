@@ -107,7 +107,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def require(self) -> None:
         """Raise JournalBroken unless the journal holds."""
         if not self.holds:
-            message = f"{self.findings_count} findings; the first: {self.findings[0].message}"
+            count = "1 finding" if self.findings_count == 1 else f"{self.findings_count:,} findings, the first"
+            message = f"{count}: {self.findings[0].message}"
             raise JournalBroken(message)
 
 
@@ -132,8 +133,8 @@ class _Inspection:
 
     def run(self) -> Report:
         self._progress(0, self._total)
-        seq, digest, *_ = next(self._execute(sql("read_head")))
-        lines = self._check_chain(head := Head(seq, digest))
+        row: Row | None = self._execute(sql("read_head")).fetchone()
+        lines = self._check_chain(head := Head(*row[:2]) if row else None)
         for table in TABLES.values():
             self._check_records(table)
         self._check_what_is_gone()
@@ -141,7 +142,7 @@ class _Inspection:
         return Report(
             lines=lines,
             records=self._looked_at - lines,
-            head=head,
+            head=head or Head(0, GENESIS),
             findings=tuple(self._findings),
             findings_count=self._count,
         )
@@ -158,7 +159,7 @@ class _Inspection:
 
     # The chain.
 
-    def _check_chain(self, head: Head) -> int:
+    def _check_chain(self, head: Head | None) -> int:
         """Every line against the hash before it, then the head against the last; how many lines there are."""
         last, lines = Head(0, GENESIS), 0
         unseen = self._expect
@@ -197,8 +198,9 @@ class _Inspection:
         record, *fields, digest = rest
         event = JournalEvent(*fields)
         if seq != previous.seq + 1:
-            message = f"lines {previous.seq + 1} to {seq - 1} are missing"
-            self._find("missing_lines", message, seq=previous.seq + 1)
+            first, last = previous.seq + 1, seq - 1
+            message = f"line {first} is missing" if first == last else f"lines {first} to {last} are missing"
+            self._find("missing_lines", message, seq=first)
         elif previous.digest or seq == 1:
             self._check_link(previous, seq, record, event, digest)
         return Head(seq, digest)
@@ -217,8 +219,10 @@ class _Inspection:
             message = f"line {found.seq}: the noted hash was {expected.digest.hex()}, found {found.digest.hex()}"
             self._find("other_history", message, seq=found.seq)
 
-    def _check_head(self, head: Head, last: Head) -> None:
-        if last.seq < head.seq:
+    def _check_head(self, head: Head | None, last: Head) -> None:
+        if head is None:
+            self._find("rewritten_head", f"the head is gone; the journal ends at line {last.seq}", seq=last.seq)
+        elif last.seq < head.seq:
             message = f"the journal ends at line {last.seq}; its head says that there are {head.seq}"
             self._find("truncated", message, seq=last.seq + 1)
         elif last.seq > head.seq:
