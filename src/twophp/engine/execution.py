@@ -133,7 +133,9 @@ class Executions:
         return settled
 
     def _ended(self, key: Key, task: asyncio.Task[Settled]) -> None:
-        self._running.pop(key, None)
+        held = self._running.get(key)
+        if held is not None and held[1] is task:  # Not if somebody here has taken the intent over.
+            del self._running[key]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("an intent could not be settled and is left to recovery: %s", error)
 
@@ -142,6 +144,9 @@ class Executions:
         if here is not None:
             settled = await asyncio.shield(here[1])
             return Settled(settled.intent, storable(settled.response))
+        return await self._decided_elsewhere(intent)
+
+    async def _decided_elsewhere(self, intent: Intent) -> Settled:
         pause_s = FIRST_LOOK_S
         while True:
             found = await self._intents.look(intent.client_correlation_id, intent.server_correlation_id)
@@ -196,7 +201,7 @@ class Executions:
         decision = await self._persistently(intent, settle, encode(kept), statements)
         assert decision.intent is not None
         if decision.code == FENCE_LOST:  # Somebody took over; what they decided is what is true.
-            return await self._outcome(decision.intent)
+            return await self._decided_elsewhere(decision.intent)
         if decision.code is not None:
             raise TwoPHPError(f"the outcome was refused: {decision.code}", code=decision.code)
         self._remember(Settled(decision.intent, kept))
