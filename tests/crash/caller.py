@@ -23,7 +23,9 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
     def __getitem__(self, name: str) -> str:
-        return dict(self.headers)[name]
+        found = dict(self.headers).get(name)
+        assert found is not None, f"no {name}: {self}"
+        return found
 
     @property
     def phase(self) -> str:
@@ -49,7 +51,7 @@ def register(client: str, body: bytes = b"{}") -> bytes:
 
 
 def auto_confirm(client: str, body: bytes = b"{}") -> bytes:
-    callback = ("DTT-2PHP-Auto-Confirm: true", "DTT-2PHP-Callback: https://client.invalid/callback")
+    callback = ("DTT-2PHP-Auto-Confirm: true", "DTT-2PHP-Callback: https://client.example/callback")
     return request("POST /orders", OPT_IN, client_id(client), *callback, "Content-Type: application/json", body=body)
 
 

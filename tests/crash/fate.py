@@ -12,24 +12,31 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
 from twophp.asgi.server import Server
+from twophp.core.records import Key
+from twophp.ports import Change, Decide, Records
 from twophp.stores.sqlite import SQLiteStore
 
 STEPS: Final = ("register", "confirm", "settle", "sweep")
 
 Call = Callable[..., Awaitable[Any]]
 
+_step: Final[ContextVar[str]] = ContextVar("step", default="")
+"""What the engine is doing, for the transaction that it asks for."""
+
 
 class Fate:
-    """Where a process ends. One request at a time, or nobody could say whose commit it was."""
+    """Where a process ends. One request at a time, or nobody could say whose reply it was."""
 
     def __init__(self, dies_at: str) -> None:
         self._dies_at = dies_at
-        self._step = ""
+        self._in_batch: set[str] = set()  # What the engine was doing that is part of the open transaction.
+        self._last = ""  # What a reply is about: whatever was done last, on behalf of a client.
 
     def at(self, place: str) -> None:
         """Die, if this is the place. SIGKILL is delivered before ``kill`` returns."""
@@ -51,24 +58,44 @@ class Fate:
             setattr(server.intents, step, self._around(step, getattr(server.intents, step)))
         assert isinstance(server.store, SQLiteStore)
         writer = server.store._writer
+        setattr(writer, "transact", self._transacting(writer.transact))  # noqa: B010
         setattr(writer, "_commit", self._committing(writer._commit))  # noqa: B010
 
     def _around(self, step: str, call: Call) -> Call:
         async def stepping(*arguments: Any, **named: Any) -> Any:
-            self._step = step
+            if step != "sweep":
+                self._last = step
+            token = _step.set(step)
             self.at(f"{step} asked")
             found = await call(*arguments, **named)
             self.at(f"{step} decided")
+            _step.reset(token)
             return found
 
         return stepping
 
+    def _transacting(self, transact: Call) -> Call:
+        """Others commit too, the outbox for one: a transaction is known by the decisions that were made in it."""
+
+        async def transacting(keys: Sequence[Key], decide: Decide) -> Any:
+            step = _step.get()
+
+            def deciding(records: Records) -> Change:
+                self._in_batch.add(step)
+                return decide(records)
+
+            return await transact(keys, deciding)
+
+        return transacting
+
     def _committing(self, commit: Call) -> Call:
         async def committing() -> None:
-            step = self._step
-            self.at(f"{step} written")
+            steps, self._in_batch = self._in_batch, set()
+            for step in steps:
+                self.at(f"{step} written")
             await commit()
-            self.at(f"{step} durable")
+            for step in steps:
+                self.at(f"{step} durable")
 
         return committing
 
@@ -78,10 +105,10 @@ class Fate:
         async def watched(scope: Scope, receive: Receive, send: Send) -> None:
             async def sending(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    self.at(f"{self._step} replying")
+                    self.at(f"{self._last} replying")
                 await send(message)
                 if message["type"] == "http.response.body":
-                    self.at(f"{self._step} replied")
+                    self.at(f"{self._last} replied")
 
             await app(scope, receive, sending)
 

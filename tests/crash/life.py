@@ -23,7 +23,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     ahead_ms: int = 0  # How far its clock is ahead of the machine's.
     on_crash: CrashPolicy = "fail"
     reconciles: bool = False
-    effect: Literal["mark", "row", "gate"] = "mark"
+    effect: Literal["mark", "row"] = "mark"
+    gated: bool = False  # Whether the handler waits at the gate before it has its effect.
     dies_at: str = ""  # Where it kills itself; see ``fate``.
 
     @property

@@ -14,7 +14,7 @@ import msgspec
 from tests.crash.life import Life
 from tests.crash.service import marks
 from twophp.core.entry import LedgerEntry
-from twophp.core.intent import Phase
+from twophp.core.intent import INTENT, Phase
 from twophp.core.machine import Goto
 from twophp.core.phase import TABLE
 from twophp.ports import JournalLine, Stalled, Tail
@@ -102,8 +102,7 @@ def _rows(path: str) -> list[tuple[str, str]]:
 def _is_legal(journal: Sequence[JournalLine]) -> None:
     """Each intent's history begins with nothing, goes on where it was, and takes only steps that there are."""
     at: dict[str, str] = {}
-    for line in journal:
-        event = line.event
+    for event in (line.event for line in journal if line.event.kind == INTENT):
         assert event.before == at.get(event.subject, Phase.ABSENT), event
         assert (event.before, event.after) in LEGAL, event
         at[event.subject] = event.after

@@ -22,6 +22,7 @@ class Rig:
 
     def __init__(self, folder: Path) -> None:
         self._complaints = folder / "stderr.txt"
+        self._living: set[int] = set()
         self._sockets = [_listening() for _ in range(LISTENERS)]
         self.listeners = [listener.fileno() for listener in self._sockets]
         self.ports: list[int] = [listener.getsockname()[1] for listener in self._sockets]
@@ -43,18 +44,28 @@ class Rig:
 
     def begin(self, life: Life) -> int:
         """Fork a server; its process id. Connections may be made at once."""
-        return self._ask(Order("begin", life=life))
+        pid = self._ask(Order("begin", life=life))
+        self._living.add(pid)
+        return pid
 
     def kill(self, pid: int) -> None:
         """SIGKILL; returns when the process is gone."""
+        self._living.discard(pid)
         assert self._ask(Order("kill", pid=pid)) == -9, self.complaints()
+
+    def kill_all(self) -> None:
+        """Whoever is left."""
+        for pid in sorted(self._living):
+            self.kill(pid)
 
     def stop(self, pid: int) -> None:
         """SIGTERM; returns when the server has shut down in good order."""
+        self._living.discard(pid)
         assert self._ask(Order("stop", pid=pid)) in {0, -15}, self.complaints()  # uvicorn ends by the signal it got.
 
     def mourn(self, pid: int) -> None:
         """Wait for a server that kills itself."""
+        self._living.discard(pid)
         assert self._ask(Order("wait", pid=pid)) == -9, self.complaints()
 
     def complaints(self) -> str:

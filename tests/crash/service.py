@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -18,16 +18,25 @@ from starlette.routing import Route
 from tests.crash.fate import Fate
 from tests.crash.life import DELTA_MS, LEASE_MS, TTL_MS, Life
 from twophp import Policy, anonymous, current_intent
-from twophp.asgi import TwoPhaseMiddleware
+from twophp.asgi import Outgoing, TwoPhaseMiddleware
 from twophp.asgi.messages import App
 from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
 from twophp.engine.current import RunningIntent
+from twophp.engine.egress import default_tls
 from twophp.ports import Change, Statement
 from twophp.stores.clock import system_clock
 
 MAKE_TABLE: Final = "CREATE TABLE IF NOT EXISTS orders (server_correlation_id TEXT, run TEXT)"
 ADD_ROW: Final = "INSERT INTO orders VALUES (?, ?)"
+
+
+async def unknown_name(_host: str, _port: int) -> Sequence[str]:
+    """No callback leaves the machine; each is owed, tried, and stays owed."""
+    raise OSError
+
+
+OUTGOING: Final = Outgoing(resolver=unknown_name, ssl_context=default_tls())  # Made once, before any server is.
 
 
 class Service:
@@ -47,6 +56,7 @@ class Service:
             allow_insecure=True,
             clock=lambda: system_clock() + life.ahead_ms,
             reconcile=self.reconcile if life.reconciles else None,
+            outgoing=OUTGOING,
         )
         self.app: App = self._fate.watching(self._middleware)
 
@@ -70,7 +80,7 @@ class Service:
         return JSONResponse({"id": f"order-{run}", "run": run, "sent": sent}, 201, {"x-run": run})
 
     async def _act(self, intent: RunningIntent, run: str) -> None:
-        if self._life.effect == "gate":
+        if self._life.gated:
             await asyncio.to_thread(Path(self._life.gate).read_bytes)
         if self._life.effect == "row":
             async with intent.transaction() as tx:

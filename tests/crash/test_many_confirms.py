@@ -20,7 +20,7 @@ CLIENT: Final = "client-1"
 
 
 def lives(rig: Rig, folder: Path) -> list[Life]:
-    return [Life(folder=str(folder), listener=listener, effect="gate") for listener in rig.listeners]
+    return [Life(folder=str(folder), listener=listener, gated=True) for listener in rig.listeners]
 
 
 async def registered(port: int) -> str:
@@ -47,12 +47,10 @@ def test_one_of_a_thousand_confirms_runs_and_all_get_its_answer(rig: Rig, tmp_pa
     told = lives(rig, tmp_path)
     gate = Path(told[0].gate)
     os.mkfifo(gate)
-    servers = [rig.begin(life) for life in told]
-    try:
-        answers = asyncio.run(all_at_once(rig, gate))
-    finally:
-        for server in servers:
-            rig.kill(server)
+    for life in told:
+        rig.begin(life)
+    answers = asyncio.run(all_at_once(rig, gate))
+    rig.kill_all()
     assert len(answers) == CONFIRMS
     assert set(answers) == {answers[0]}
     left = remains.of(told[0])
