@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from twophp.core import obligation
+from twophp.core.errors import Refused
 from twophp.core.machine import Goto, Ignore, Refuse, Replay
 from twophp.core.obligation import Commit, Decision, Obligation, Reserve, Rollback, Scan, decide, scan_completed
 from twophp.core.records import JournalEvent, Key
@@ -32,6 +35,12 @@ class Promise:
 
     def leak(self) -> None:
         self.state, self.by = "RolledBack", "leak_scan"
+
+    def reserve_again(self, now: int) -> str:
+        if not self.is_overdue(now):
+            return SAME
+        self.leak()
+        return "ERR_OBL_LEAK_TIMEOUT"
 
     def commit(self, now: int) -> str:
         if self.state != "Reserved":
@@ -71,9 +80,19 @@ class World:
 
     def reserve(self, command: Reserve) -> str:
         found = self.records.get(command.obligation_id) or self._holder(command)
+        told = self.promises.get(command.obligation_id)
+        if told and (told.flow, told.key) != (command.flow, command.key):
+            return self._mismatch(found, command)
         decision = decide(found, command, self.now)
         self._compare(decision, self._promise(command))
         return self._store(decision)
+
+    def _mismatch(self, found: Obligation | None, command: Reserve) -> str:
+        with pytest.raises(Refused) as refused:
+            decide(found, command, self.now)
+        self.steps += 1
+        assert refused.value.code == "reserve_mismatch"
+        return refused.value.code
 
     def commit(self, name: str) -> str:
         decision = decide(self.records.get(name), Commit(trace_id="t-commit"), self.now)
@@ -111,8 +130,8 @@ class World:
         return last[-1] if last else None
 
     def _promise(self, command: Reserve) -> str:
-        if command.obligation_id in self.promises:
-            return SAME
+        if known := self.promises.get(command.obligation_id):
+            return known.reserve_again(self.now)
         for other in self.promises.values():
             if command.key and (other.flow, other.key) == (command.flow, command.key) and other.state == "Reserved":
                 if not other.is_overdue(self.now):

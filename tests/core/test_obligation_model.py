@@ -40,6 +40,9 @@ class Choices:
         pick, count = self.pick, len(self.world.records)
         number = count if pick((True, True, True, True, False)) else max(0, count - 1)  # Sometimes the last one again.
         facts = {"flow": pick(FLOWS), "key": pick(KEYS), "timeout_ms": pick(TIMEOUTS)}
+        known = self.world.records.get(f"o{number}")
+        if known is not None and pick((True, False)):  # The very same reserve, as after an unknown commit.
+            facts |= {"flow": known.flow, "key": known.key}
         self.world.reserve(Reserve(obligation_id=f"o{number}", trace_id=f"t{number}", **facts))
 
     def commit(self) -> None:

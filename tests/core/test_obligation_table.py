@@ -229,11 +229,30 @@ def test_a_settled_holder_is_no_hindrance_and_stays_as_it_is(found: Obligation) 
     assert decision.leaked is None
 
 
-@pytest.mark.parametrize("found", [reserved(), committed(), rolled_back()])
-@pytest.mark.parametrize("at", [T0, OVERDUE])
+@pytest.mark.parametrize(
+    ("found", "at"),
+    [(reserved(), OVERDUE - 1), (committed(), T0 + 2), (committed(), OVERDUE), (rolled_back(), OVERDUE)],
+)
 def test_the_same_reserve_said_again_changes_nothing(found: Obligation, at: int) -> None:
     decision = decide(found, reserve(), at)
     assert (decision.verdict, decision.obligation, decision.changed) == (Replay(), found, False)
+
+
+@pytest.mark.req("OBL-ERR-4", "OBL-INV-2", "A-73")
+def test_the_same_reserve_said_again_too_late_leaks_and_is_refused() -> None:
+    """A replay would say Reserved, and the commit that follows would fail."""
+    decision = decide(reserved(), reserve(), OVERDUE)
+    assert decision.code == "ERR_OBL_LEAK_TIMEOUT"
+    assert [(record.state, record.resolution) for record in decision.records] == [(State.ROLLED_BACK, "leak_scan")]
+    assert events(decision) == [("o1", "OBL-004")]
+
+
+@pytest.mark.parametrize("other", [{"flow": "revoke"}, {"key": "other"}, {"key": ""}])
+@pytest.mark.parametrize(("found", "at"), [(reserved(), T0), (reserved(), OVERDUE), (committed(), T0 + 2)])
+def test_another_reserve_under_a_taken_id_is_refused(found: Obligation, at: int, other: dict[str, str]) -> None:
+    with pytest.raises(Refused, match="fresh id") as refused:
+        decide(found, reserve(**other), at)
+    assert refused.value.code == "reserve_mismatch"
 
 
 def test_without_a_key_there_is_nothing_to_collide_with() -> None:

@@ -55,6 +55,9 @@ NOT_FOUND: Final = "ERR_OBL_NOT_FOUND"
 LEAK_TIMEOUT: Final = "ERR_OBL_LEAK_TIMEOUT"
 DUPLICATE_RESERVE: Final = "ERR_OBL_DUPLICATE_RESERVE"
 
+RESERVE_MISMATCH: Final = "reserve_mismatch"
+"""Ours, not the contract's: an id was used for two different reserves."""
+
 EVENTS: Final[Mapping[str, str]] = {
     RESERVED_EVENT: "Obligation reserved",
     COMMITTED_EVENT: "Obligation committed",
@@ -125,7 +128,7 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
     },
     _O.OVERDUE: {
         _S.RESERVE: _LEAK,  # The holder leaks; the reserve then meets it RolledBack.
-        _S.RESERVE_AGAIN: _REPLAY,
+        _S.RESERVE_AGAIN: Refuse(LEAK_TIMEOUT, _LEAK),  # A success would say Reserved of what no commit can reach.
         _S.COMMIT: Refuse(LEAK_TIMEOUT, _LEAK),  # A-73: rolled back on the spot, and the caller is told.
         _S.ROLLBACK: _ROLL_BACK,  # The owner gave it up by itself: late, but no leak.
         _S.ROLLBACK_STRICT: _ROLL_BACK,
@@ -284,9 +287,8 @@ def _reserve(holder: Obligation | None, command: Reserve, now: Instant, flows: C
         raise UnknownFlow(f"unknown flow: {command.flow!r}")
     if command.timeout_ms <= 0:
         raise Refused("timeout_ms must be positive", code="bad_timeout")
-    again = holder is not None and holder.obligation_id == command.obligation_id
-    if again:
-        return Decision(_cell(holder, Signal.RESERVE_AGAIN, now), holder)
+    if holder is not None and holder.obligation_id == command.obligation_id:
+        return _reserve_again(holder, command, now)
     assert holder is None or (holder.flow, holder.key) == (command.flow, command.key or None), "not in the way"
     cell, after, steps = _take(holder, Signal.RESERVE, command, now)
     leaked = after if steps else None
@@ -297,6 +299,15 @@ def _reserve(holder: Obligation | None, command: Reserve, now: Instant, flows: C
     new = _reserved(command, now)
     step = _step(new, cell, State.ABSENT, new.state, now, now, command.trace_id, command.flow)
     return Decision(cell, new, (*steps, step), changed=True, leaked=leaked)
+
+
+def _reserve_again(holder: Obligation, command: Reserve, now: Instant) -> Decision:
+    """The id is taken. Only the same reserve may have it: whoever means another effect must not take this for his."""
+    if (holder.flow, holder.key) != (command.flow, command.key):
+        message = f"obligation {command.obligation_id} was reserved with another flow or key; use a fresh id"
+        raise Refused(message, code=RESERVE_MISMATCH)
+    cell, after, steps = _take(holder, Signal.RESERVE_AGAIN, command, now)
+    return Decision(cell, after, steps, changed=bool(steps))
 
 
 def _take(
