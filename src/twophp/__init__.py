@@ -2,6 +2,7 @@
 
 from twophp.core.errors import TwoPHPError
 from twophp.core.policy import Policy
+from twophp.core.quota import Quota
 from twophp.engine.current import current_intent
 from twophp.engine.identify import anonymous, bearer_jwt, mutual_tls, scope_user
 
@@ -9,6 +10,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Policy",
+    "Quota",
     "TwoPHPError",
     "__version__",
     "anonymous",

@@ -76,7 +76,7 @@ STRANGE: list[Any] = [math.nan, {1, 2}, {("a", 1): 2}, object(), "\ud800", "two\
 STRANGE.append([STRANGE])
 
 
-@pytest.mark.parametrize("value", STRANGE, ids=repr)
+@pytest.mark.parametrize("value", STRANGE, ids=range(len(STRANGE)))
 def test_whatever_is_said_it_is_one_line_of_json(value: Any, lines: Lines) -> None:
     logging.getLogger("shop").info("line one\nline two %s", "\u2028", extra={"value": value})
     [line] = lines.read()

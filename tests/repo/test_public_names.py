@@ -9,6 +9,7 @@ import pytest
 PUBLIC = {
     "twophp": [
         "Policy",
+        "Quota",
         "TwoPHPError",
         "__version__",
         "anonymous",

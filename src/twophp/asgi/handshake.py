@@ -20,6 +20,7 @@ from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase, by_pair
 from twophp.core.machine import Goto
 from twophp.core.phase import OTHER_IDENTITY, Confirm, Decision, Register
 from twophp.core.policy import Policy
+from twophp.core.quota import EXCEEDED
 from twophp.engine.current import RunningIntent
 from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredResponse, encode
@@ -131,7 +132,8 @@ class Handshake:
         await self._prevalidate(head, body)
         decision = await self._registered(asked, head, principal, scope, body, policy)
         if decision.code is not None:
-            return answers.refused(decision.code)
+            over = decision.verdict is EXCEEDED  # Room comes with the next sweep, at the latest by the end of a grace.
+            return answers.refused(decision.code, retry_after_s=answers.RETRY_AFTER_S if over else None)
         intent = _intent_of(decision)
         if intent.mode in CONFIRMED_BY_SERVER:
             answer = await self._confirmed_by_server(decision, intent, scope)

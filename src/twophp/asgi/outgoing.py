@@ -13,6 +13,7 @@ from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
 from twophp.engine.egress import Resolver, Rules, check_url, default_tls, system_resolver
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
+from twophp.engine.observe import SILENT, Observer
 from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
 from twophp.engine.webhooks import Secret, read_secret
 from twophp.ports import Store, Vault
@@ -40,12 +41,13 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         except EgressRefused as error:
             raise WireError("the callback may not be called", code="bad_callback") from error
 
-    def outbox(self, store: Store, vault: Vault, service: str) -> Outbox:
+    def outbox(self, store: Store, vault: Vault, service: str, observer: Observer = SILENT) -> Outbox:
         """The outbox of one service, with everything that can be owed."""
         tls = self.ssl_context or default_tls()
         send = signed_post(self.rules, self.secrets(), tls, self.resolver)
         callbacks = callback_deliverer(self.rules, self.secrets(), tls, self.resolver)
-        return Outbox(store, vault, service, deliver={"callback": callbacks, "hook": hook_deliverer(self.hooks, send)})
+        deliver = {"callback": callbacks, "hook": hook_deliverer(self.hooks, send)}
+        return Outbox(store, vault, service, deliver=deliver, observer=observer)
 
 
 def acknowledgement(outbox: Outbox, url: str) -> Owing:

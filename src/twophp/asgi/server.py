@@ -56,9 +56,11 @@ class Server:
         self.mint = mint
         self.owner = mint()
         self.observer = observer
-        self.outbox = settings.outgoing.outbox(store, vault, settings.service)
+        self.outbox = settings.outgoing.outbox(store, vault, settings.service, observer)
         letters = settings.outgoing.hooks.letters
-        self.intents = Intents(store, vault, writer, follow=self.outbox.follow(letters), observer=observer)
+        self.intents = Intents(
+            store, vault, writer, follow=self.outbox.follow(letters), observer=observer, quota=settings.quota
+        )
         self.executions = Executions(
             self.intents,
             self.policy_of,

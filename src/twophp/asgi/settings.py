@@ -10,6 +10,7 @@ import msgspec
 from twophp.asgi.outgoing import Outgoing
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
+from twophp.core.quota import Quota
 from twophp.engine.endpoints import Endpoints
 from twophp.engine.identify import Identify
 from twophp.engine.requests import Head, Proxies
@@ -47,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replay_wait_ms: int = 30_000
     sweep_interval_s: float = 1.0
     drain_timeout_s: float = 10.0
+    quota: Quota | None = None
 
     def __post_init__(self) -> None:
         rules = [
@@ -59,6 +61,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             (self.success_status in ("200", "passthrough"), "success_status is '200' or 'passthrough'"),
             (self.max_body_bytes > 0, "max_body_bytes must be positive"),
             (self.sweep_interval_s > 0, "sweep_interval_s must be positive"),
+            (
+                self.quota is None or self.quota.open_bytes >= self.max_body_bytes,
+                "a quota's open_bytes must not be below max_body_bytes: the largest request would never be admitted",
+            ),
         ]
         for holds, problem in rules:
             if not holds:
@@ -81,6 +87,8 @@ class Options(TypedDict, total=False):
     replay_wait_ms: int
     sweep_interval_s: float
     drain_timeout_s: float
+    quota: Quota | None
+    outgoing: Outgoing
 
 
 def header_names(names: Iterable[str]) -> frozenset[bytes]:

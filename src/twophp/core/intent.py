@@ -68,6 +68,7 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     received_at: Instant
     ttl_ms: int
     delta_ms: int
+    counted_bytes: int | None = None  # What it counts for in its principal's quota while it is open; None: not counted.
     # What follows changes on the way; what stands above never does.
     phase: Phase = Phase.ABSENT
     version: int = 0

@@ -215,6 +215,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     callback: str = ""
     client_id_is_proxy: bool = False
     owner: str = ""
+    counted_bytes: int | None = None
 
 
 class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -401,6 +402,7 @@ def _registered(command: Register, policy: Policy) -> Intent:
         received_at=command.arrived_at,
         ttl_ms=policy.effective_ttl_ms(command.requested_ttl_ms),
         delta_ms=policy.delta_ms,
+        counted_bytes=command.counted_bytes,
     )
 
 

@@ -18,8 +18,10 @@ from twophp.core.intent import INTENT, Intent, Phase, by_logical_key, by_pair
 from twophp.core.machine import Goto, Replay
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
 from twophp.core.policy import Policy
+from twophp.core.quota import Quota
 from twophp.core.records import Key, Sealed
 from twophp.engine.observe import SILENT, Observer
+from twophp.engine.quotas import Meter
 from twophp.ports import Change, Decide, Part, Put, Records, Statement, Store, Vault
 
 log: Final = logging.getLogger("twophp.engine")
@@ -47,6 +49,7 @@ class Intents:
         *,
         follow: Follow = nothing_follows,
         observer: Observer = SILENT,
+        quota: Quota | None = None,
         resolves: bool = True,
     ) -> None:
         """With ``resolves``, a commit of unknown outcome is found out here; without, the caller hears of it."""
@@ -55,6 +58,7 @@ class Intents:
         self._writer = writer
         self._follow = follow
         self._observer = observer
+        self._meter = Meter(store, quota)
         self._resolves = resolves
 
     async def register(
@@ -64,7 +68,8 @@ class Intents:
         key = by_logical_key(command.principal, command.client_correlation_id)
         context = self._context(command.server_correlation_id, "payload")
         sealed = self._vault.seal(payload, context=context)
-        return await self._decide(key, command, policy, {"payload": sealed}, follow)
+        command = self._meter.counted(command, payload)
+        return await self._decide(key, command, policy, {"payload": sealed}, follow, about=command)
 
     async def confirm(self, command: Confirm, policy: Policy | PolicyOf) -> Decision:
         """Phase 2: of all confirms one crosses the point of no return."""
@@ -82,7 +87,9 @@ class Intents:
     ) -> Decision:
         """The outcome and the answer that every replay will get, guarded by the fence; ``statements`` go with it."""
         sealed = self._vault.seal(response, context=self._context(intent.server_correlation_id, "response"))
-        return await self._decide(key_of(intent), command, policy, {"response": sealed}, statements=statements)
+        return await self._decide(
+            key_of(intent), command, policy, {"response": sealed}, statements=statements, about=intent
+        )
 
     async def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Decision:
         """The heartbeat of whoever executes the intent."""
@@ -122,6 +129,7 @@ class Intents:
         seals: Mapping[Part, Sealed | None] | None = None,
         follow: Follow = nothing_follows,
         statements: tuple[Statement, ...] = (),
+        about: Register | Intent | None = None,
     ) -> Decision:
         def change(records: Records) -> Change:
             intent: Intent | None = records.get(key)
@@ -130,7 +138,7 @@ class Intents:
 
         decision: Decision
         try:
-            decision = await self._store.transact((key,), change)
+            decision = await self._meter.transact(key, change, about)
         except (CommitUnknown, StorePoisoned):
             if not self._resolves:
                 raise
@@ -141,7 +149,7 @@ class Intents:
     async def _resolved(self, key: Key, command: Command, change: Decide) -> Decision:
         """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
         await self._store.reopen()
-        decision: Decision = await self._store.transact((key,), change)
+        decision: Decision = await self._meter.transact(key, change)
         return _as_made_by(command, decision)
 
     def _change(

@@ -49,7 +49,7 @@ ON client_correlation_id = wanted.value ->> 0 AND principal = wanted.value ->> 1
 SELECT client_correlation_id, server_correlation_id FROM intent WHERE due_at < ? ORDER BY due_at LIMIT ?;
 
 -- name: insert_intent
-INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_intent
 UPDATE intent SET phase = ?, version = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, owner = ?,
@@ -92,6 +92,18 @@ UPDATE job SET state = ?, version = ?, attempts = ?, due_at = ?, last_error = ? 
 
 -- name: delete_job
 DELETE FROM job WHERE id = ?;
+
+-- name: quotas_by_principal
+SELECT quota.* FROM json_each(?) AS wanted CROSS JOIN quota ON principal = wanted.value ->> 0;
+
+-- name: insert_quota
+INSERT INTO quota VALUES (?, ?, ?, ?, ?);
+
+-- name: update_quota
+UPDATE quota SET open_intents = ?, open_bytes = ?, version = ? WHERE id = ?;
+
+-- name: delete_quota
+DELETE FROM quota WHERE id = ?;
 
 -- name: insert_entry
 INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -13,6 +13,7 @@ from twophp.core.entry import LedgerEntry
 from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, FIXED_FIELDS, INTENT, Intent, Mode, Phase
 from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
+from twophp.core.quota import BY_PRINCIPAL, Usage
 from twophp.core.records import Record
 from twophp.stores.sqlite.sql import sql
 
@@ -29,10 +30,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     reads: dict[str, str]  # by what -> the statement that finds all wanted rows at once
-    due: str
-    identity: str  # the key whose values ``due`` returns and the next two take
-    seal: str
-    journal: str
+    identity: str  # the key whose values ``due`` returns and the two after it take
+    due: str = ""  # Empty where a kind is never due, sealed or written about.
+    seal: str = ""
+    journal: str = ""
     insert: str
     update: str
     delete: str
@@ -46,8 +47,8 @@ def _intent(row: Row) -> Intent:
     values = list(row)
     values[6] = bool(row[6])
     values[7] = _MODES[row[7]]
-    values[14] = _PHASES[row[14]]
-    values[23] = bool(row[23])
+    values[15] = _PHASES[row[15]]
+    values[24] = bool(row[24])
     return Intent(*values[1:])
 
 
@@ -119,7 +120,19 @@ JOBS: Final = Table(
     row=msgspec.structs.astuple,
     changes=attrgetter(*Job.__struct_fields__[5:]),
 )
+QUOTAS: Final = Table(
+    kind="quota",
+    reads={BY_PRINCIPAL: sql("quotas_by_principal")},
+    identity=BY_PRINCIPAL,
+    insert=sql("insert_quota"),
+    update=sql("update_quota"),
+    delete=sql("delete_quota"),
+    record=lambda row: Usage(*row[1:]),
+    row=msgspec.structs.astuple,
+    changes=attrgetter("open_intents", "open_bytes", "version"),
+)
 
+# The kinds that fall due and have a history. A quota's usage has neither: the intents it counts have both.
 TABLES: Final = {table.kind: table for table in (INTENTS, OBLIGATIONS, JOBS)}
-TABLE_OF_RECORD: Final[dict[type, Table]] = {Intent: INTENTS, Obligation: OBLIGATIONS, Job: JOBS}
-TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLES.values() for by in table.reads}
+TABLE_OF_RECORD: Final[dict[type, Table]] = {Intent: INTENTS, Obligation: OBLIGATIONS, Job: JOBS, Usage: QUOTAS}
+TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLE_OF_RECORD.values() for by in table.reads}

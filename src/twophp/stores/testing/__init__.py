@@ -30,7 +30,10 @@ except ModuleNotFoundError as error:  # pragma: no cover - a machine without pyt
 
 # Before these are imported: a failed assertion should show its values in a third party's run as well.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{module}" for module in ("changes", "crowd", "jobs", "ledger", "questions", "scene", "timing"))
+    *(
+        f"{__name__}.{module}"
+        for module in ("changes", "crowd", "jobs", "ledger", "questions", "quotas", "scene", "timing")
+    )
 )
 
 from twophp.stores.testing.capability import DURABLE, SHARED, SQL_STATEMENTS, Capability  # noqa: E402

@@ -7,8 +7,11 @@ from twophp.stores.testing.crowd import CrowdContract
 from twophp.stores.testing.jobs import JobContract
 from twophp.stores.testing.ledger import LedgerContract
 from twophp.stores.testing.questions import QuestionContract
+from twophp.stores.testing.quotas import QuotaContract
 from twophp.stores.testing.timing import TimingContract
 
 
-class StoreContract(ChangeContract, TimingContract, LedgerContract, QuestionContract, JobContract, CrowdContract):
+class StoreContract(
+    ChangeContract, TimingContract, LedgerContract, QuestionContract, JobContract, QuotaContract, CrowdContract
+):
     """Derive from it, declare ``capabilities``, define the fixture ``open_store``: see the package's text."""

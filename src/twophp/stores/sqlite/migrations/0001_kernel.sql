@@ -34,6 +34,7 @@ CREATE TABLE intent (
     received_at            INTEGER NOT NULL,
     ttl_ms                 INTEGER NOT NULL CHECK (ttl_ms > 0),
     delta_ms               INTEGER NOT NULL CHECK (delta_ms >= 0),
+    counted_bytes          INTEGER,          -- what it counts for in its principal's quota while it is open
     phase                  TEXT    NOT NULL CHECK (
         phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING' OR phase = 'COMMITTED' OR phase = 'FAILED'
         OR phase = 'TTL_EXPIRED' OR phase = 'ABANDONED'),
@@ -89,6 +90,15 @@ CREATE TABLE job (
     last_error  TEXT    NOT NULL
 ) STRICT;
 CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL;
+
+-- What each principal has open, kept in the same changes as the intents that count; no row where nothing is.
+CREATE TABLE quota (
+    id            INTEGER PRIMARY KEY,
+    principal     TEXT    NOT NULL UNIQUE,
+    open_intents  INTEGER NOT NULL CHECK (open_intents > 0),
+    open_bytes    INTEGER NOT NULL CHECK (open_bytes >= 0),
+    version       INTEGER NOT NULL CHECK (version > 0)
+) STRICT;
 
 -- The ledger (draft §9.8): one row per pair and actor, under the id of the record it mirrors.
 CREATE TABLE entry (

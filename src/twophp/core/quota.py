@@ -1,0 +1,88 @@
+"""How much one principal may have open at a time.
+
+An intent counts from its registration until it has ended: while it waits, while it runs, and through the grace after
+its deadline. It begins to count once and ceases once, each in the very change that registers or ends it, so what is
+counted is always what is open: whatever crashes, however many processes write. ``Usage`` is the count; a principal who
+has nothing open has none.
+
+What an intent counts for is written into the intent (``counted_bytes``). So a quota may be switched on, off or changed
+at any time: what was not counted when it began is not subtracted when it ends.
+
+Only a *new* registration can be refused. A known id is answered from what is stored, quota or not (T2).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+from twophp.core.intent import Intent, Phase
+from twophp.core.machine import Refuse
+from twophp.core.records import Instant, Key
+
+BY_PRINCIPAL: Final = "quota.principal"
+EXCEEDED: Final = Refuse("quota_exceeded")
+OPEN: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED, Phase.PROCESSING})
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that one principal may have open: intents, and bytes of their stored requests."""
+
+    open_intents: int = 1_000
+    open_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.open_intents < 1 or self.open_bytes < 1:
+            raise ConfigError("a quota that admits nothing is no quota", code="bad_quota")
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """What one principal has open. A record, kept in the same changes as the intents it counts."""
+
+    principal: str
+    open_intents: int
+    open_bytes: int
+    version: int
+
+    @property
+    def due_at(self) -> Instant | None:
+        """Never: a count wants no attention."""
+        return None
+
+    def keys(self) -> tuple[Key, ...]:
+        """There is one for each principal."""
+        return (by_principal(self.principal),)
+
+
+def by_principal(principal: str) -> Key:
+    """Where a principal's usage is kept."""
+    return Key(BY_PRINCIPAL, (principal,))
+
+
+def counts(intent: Intent | None) -> bool:
+    """Whether an intent is part of its principal's usage right now."""
+    return intent is not None and intent.counted_bytes is not None and intent.phase in OPEN
+
+
+def admitted(usage: Usage | None, intent: Intent, quota: Quota) -> Usage | None:
+    """The usage with one more, or None if that is too much."""
+    open_intents, open_bytes, version = (0, 0, 0) if usage is None else _amounts(usage)
+    open_intents, open_bytes = open_intents + 1, open_bytes + (intent.counted_bytes or 0)
+    if open_intents > quota.open_intents or open_bytes > quota.open_bytes:
+        return None
+    return Usage(intent.principal, open_intents, open_bytes, version + 1)
+
+
+def released(usage: Usage, intent: Intent) -> Usage | None:
+    """The usage with one less, or None if nothing is left."""
+    open_intents, open_bytes, version = _amounts(usage)
+    if open_intents <= 1:
+        return None
+    left_bytes = max(0, open_bytes - (intent.counted_bytes or 0))
+    return Usage(usage.principal, open_intents - 1, left_bytes, version + 1)
+
+
+def _amounts(usage: Usage) -> tuple[int, int, int]:
+    return usage.open_intents, usage.open_bytes, usage.version
