@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
@@ -104,7 +105,7 @@ def a_scope(
     client: tuple[str, int] | None = ("192.0.2.7", 4711),
     root_path: str = "",
 ) -> Scope:
-    """An HTTP scope as uvicorn makes it."""
+    """An HTTP scope as uvicorn makes it of a raw path."""
     raw = headers if isinstance(headers, list) else [(k.lower().encode(), v.encode()) for k, v in headers.items()]
     return {
         "type": "http",
@@ -112,7 +113,7 @@ def a_scope(
         "http_version": "1.1",
         "method": method,
         "scheme": scheme,
-        "path": path,
+        "path": unquote(path),
         "raw_path": path.encode("ascii", "replace"),
         "query_string": query.encode(),
         "root_path": root_path,
