@@ -11,11 +11,12 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.engine.outboxes import Desk, Receiver
 from tests.observability.calls import Caller, calling, shop
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.metrics import Metrics, metrics_app
-from twophp.core.errors import ConfigError
+from twophp.core.errors import ConfigError, DeliveryFailed
 from twophp.core.job import DEFAULT_TRIES, Command, Delivered, Enqueue, Failed, decide
 from twophp.engine.observe import SILENT, observed_by
 from twophp.ports import Change
@@ -212,3 +213,20 @@ def test_a_status_read_of_the_page_needs_no_handshake(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     calling(tmp_path, scenario, metrics=registry)
     assert phases(registry, ORDERS) == {}
+
+
+def test_an_outbox_tells_how_its_attempts_ended() -> None:
+    registry = CollectorRegistry()
+
+    async def scenario() -> None:
+        receiver = Receiver()
+        receiver.errors.append(DeliveryFailed("no", reason="status"))
+        desk = Desk(receiver, observer=Metrics("shop", lambda _intent: "", registry))
+        decision, owed = await desk.owe()
+        await owed.start(decision)
+        await desk.idle()
+        assert value(registry, "twophp_deliveries_total", work="callback", result="failed") == 1
+        await desk.next_due()
+        assert value(registry, "twophp_deliveries_total", work="callback", result="delivered") == 1
+
+    asyncio.run(scenario())

@@ -303,6 +303,7 @@ class Outbox:
         except StoreError as error:
             log.warning("job %s cannot be attended to: %s", key.values[0], error.code)
             return False
+        self._observer.attempted(decision)  # An attempt that nobody ended may have been the last.
         _tell_of_the_dead(decision)
         return decision.changed
 
