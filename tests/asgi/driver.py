@@ -12,9 +12,11 @@ from urllib.parse import unquote
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
+from twophp.asgi.outgoing import Outgoing
 from twophp.asgi.server import Server
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Intent, by_pair
+from twophp.engine.egress import default_tls
 from twophp.engine.requests import Head
 from twophp.ports import Tail
 
@@ -24,6 +26,11 @@ STATE, RESOURCE, MESSAGE = "DTT-2PHP-Phase-State", "DTT-2PHP-Resource-ID", "DTT-
 TTL, DEADLINE = "DTT-2PHP-TTL", "DTT-2PHP-PONR-Deadline"
 ENABLED = {"DTT-2PHP-Enabled": "true"}
 AUTO = {**ENABLED, "DTT-2PHP-Auto-Confirm": "true"}
+
+
+OUTGOING = Outgoing(
+    ssl_context=default_tls()
+)  # To read all certificates for every service would take most of the time.
 
 
 class Clock:
@@ -294,6 +301,7 @@ async def serving(
     orders, clock = orders or Orders(), Clock()
     settings.setdefault("identify", anonymous)
     settings.setdefault("sweep_interval_s", 3_600.0)
+    settings.setdefault("outgoing", OUTGOING)
     policies = policies or {"POST /orders": Policy.standard()}
     middleware = TwoPhaseMiddleware(
         app or orders, service="shop", store=store, policies=policies, clock=clock, **settings
