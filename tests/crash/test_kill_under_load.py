@@ -20,7 +20,7 @@ SEED: Final = 2
 KILLS: Final = 220
 CALLERS: Final = 8
 MOST_ANSWERS: Final = 120  # A life ends after that many at the latest, or the last replay of everything takes long.
-LONGEST_S: Final = 0.25
+LONGEST_S: Final = 0.35
 REPLAYED: Final = 0.2  # How often, after a call, an old one is replayed.
 
 Kind: TypeAlias = Literal["standard", "auto_confirm", "walks_away"]

@@ -98,6 +98,9 @@ class Server:
 
     async def sweep(self) -> int:
         """Do what time has made due, a bounded bite at a time, and recover what a crash left behind."""
+        # Whatever kept this loop from its heartbeat kept it from its sweep too. First say what is alive here, or we
+        # would bury our own handlers, or run them a second time.
+        await self.executions.renew()
         done = 0
         while True:
             now = self.store.now()
