@@ -294,7 +294,7 @@ _AGES_FIRST: Final = frozenset({Signal.REGISTER, Signal.CONFIRM_LATE, Signal.CON
 
 
 def _is_addressed_by(confirm: Confirm, intent: Intent) -> bool:
-    return compare_digest(confirm.client_correlation_id, intent.client_correlation_id) and confirm.path == intent.path
+    return confirm.client_correlation_id == intent.client_correlation_id and confirm.path == intent.path
 
 
 def _signal_of_register(intent: Intent | None, command: Register) -> Signal:
