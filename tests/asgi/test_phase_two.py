@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
+from hashlib import sha256
 
 import pytest
 
@@ -136,6 +138,21 @@ async def test_a_replay_repeats_all_but_cookies_and_the_moment(store: str) -> No
         assert [pair for pair in first.raw if pair[0] != b"set-cookie"] == list(again.raw)
         assert (first.get("set-cookie"), again.get("set-cookie"), again.get("date")) == ("s=1", None, None)
         assert first.body == again.body == b"one two"
+
+
+@pytest.mark.req("A-16", "A-31")
+async def test_an_answer_too_large_to_keep_is_sent_once_and_then_described(store: str) -> None:
+    body = b'{"id": "7"}' + b" " * 100
+    async with serving(
+        saying(201, {"content-type": "text/x", "x-a": "1"}, body), max_result_bytes=100, store=store
+    ) as shop:
+        registered, first = await shop.both()
+        again = await shop.confirm(registered)
+        assert (first.body, first.get(RESOURCE)) == (body, "7")
+        assert (again.status, again.get(STATE), again.get(RESOURCE), again.get("x-a")) == (200, "COMMITTED", "7", "1")
+        told = json.loads(again.body)
+        assert (told["omitted"], told["bytes"], told["sha256"]) == (True, 111, sha256(body).hexdigest())
+        assert again.get("content-length") == str(len(again.body))
 
 
 @pytest.mark.req("A-18")

@@ -68,6 +68,7 @@ class Server:
             failed=HANDLER_FAILED,
             mint=mint,
             takes_statements=store.takes_statements,
+            max_result_bytes=settings.max_result_bytes,
         )
         self._stopping = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []

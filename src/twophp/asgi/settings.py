@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     expose_server_id: bool = False
     stored_headers: frozenset[bytes] = frozenset()
     max_body_bytes: int = MIB
+    max_result_bytes: int = 4 * MIB
     replay_wait_ms: int = 30_000
     sweep_interval_s: float = 1.0
     drain_timeout_s: float = 10.0
@@ -60,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (self.success_status in ("200", "passthrough"), "success_status is '200' or 'passthrough'"),
             (self.max_body_bytes > 0, "max_body_bytes must be positive"),
+            (self.max_result_bytes > 0, "max_result_bytes must be positive"),
             (self.sweep_interval_s > 0, "sweep_interval_s must be positive"),
             (
                 self.quota is None or self.quota.open_bytes >= self.max_body_bytes,
@@ -84,6 +86,7 @@ class Options(TypedDict, total=False):
     expose_replay_policy: bool
     expose_server_id: bool
     max_body_bytes: int
+    max_result_bytes: int
     replay_wait_ms: int
     sweep_interval_s: float
     drain_timeout_s: float

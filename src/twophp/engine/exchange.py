@@ -7,6 +7,7 @@ come from the live request that confirms it; a store of credentials is nothing a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from hashlib import sha256
 from typing import Final, TypeAlias
 
 import msgspec
@@ -84,3 +85,21 @@ def storable(response: StoredResponse) -> StoredResponse:
     """The answer as every replay repeats it."""
     headers = tuple((name, value) for name, value in sendable(response.headers) if name.lower() != _COOKIE)
     return StoredResponse(response.status, headers, response.body)
+
+
+class _Omitted(msgspec.Struct, frozen=True):
+    """What stands for a body that was not kept."""
+
+    bytes: int
+    sha256: str
+    omitted: bool = True
+    title: str = "The answer was too large to be kept; this is its size and its digest."
+
+
+def bounded(response: StoredResponse, limit: int) -> StoredResponse:
+    """The answer as it is stored: one with a body past ``limit`` keeps its status, headers and digest (A-16)."""
+    if len(response.body) <= limit:
+        return response
+    headers = tuple(pair for pair in response.headers if not pair[0].lower().startswith(b"content-"))
+    note = msgspec.json.encode(_Omitted(len(response.body), sha256(response.body).hexdigest()))
+    return StoredResponse(response.status, (*headers, (b"content-type", b"application/json")), note)

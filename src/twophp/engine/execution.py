@@ -19,7 +19,15 @@ from twophp.core.intent import SETTLED, Intent
 from twophp.core.phase import FENCE_LOST, Decision, Settle
 from twophp.core.records import Key
 from twophp.engine.current import RunningIntent, executing
-from twophp.engine.exchange import StoredRequest, StoredResponse, decode_request, decode_response, encode, storable
+from twophp.engine.exchange import (
+    StoredRequest,
+    StoredResponse,
+    bounded,
+    decode_request,
+    decode_response,
+    encode,
+    storable,
+)
 from twophp.engine.intents import Intents, PolicyOf, key_of
 from twophp.engine.recent import Recent
 from twophp.ports import MintId, Statement
@@ -66,6 +74,7 @@ class Executions:
         failed: StoredResponse,
         mint: MintId,
         takes_statements: bool,
+        max_result_bytes: int,
     ) -> None:
         self._intents = intents
         self._policy_of = policy_of
@@ -73,6 +82,7 @@ class Executions:
         self._failed = failed
         self._mint = mint
         self._takes_statements = takes_statements
+        self._max_result_bytes = max_result_bytes
         self._running: dict[Key, tuple[Intent, asyncio.Task[Settled]]] = {}
         self._requests: Recent[StoredRequest] = Recent(entries=4_096, size=RECENT_BYTES)
         self._answers: Recent[Settled] = Recent(entries=4_096, size=RECENT_BYTES)
@@ -197,7 +207,7 @@ class Executions:
             transaction_reference=work.running.transaction_reference,
         )
         statements = tuple(work.running.statements) if succeeded else ()
-        kept = storable(response)
+        kept = bounded(storable(response), self._max_result_bytes)
         decision = await self._persistently(intent, settle, encode(kept), statements)
         assert decision.intent is not None
         if decision.code == FENCE_LOST:  # Somebody took over; what they decided is what is true.
