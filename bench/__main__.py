@@ -13,8 +13,9 @@ import apsw
 from rich.console import Console
 from rich.table import Table
 
-from bench import handshakes, sweep
+from bench import handshakes, server, sweep
 
+SECTIONS = ("store", "sweep", "server")
 LATEST = Path(__file__).with_name("latest.json")
 CALLERS = {1: 400, 16: 4_000, 64: 12_000, 256: 12_000}
 
@@ -23,22 +24,33 @@ def main() -> None:
     """Run everything, or a quick look at it."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to take medians over (default: 5)")
+    parser.add_argument("--only", choices=SECTIONS, help="one section alone, nothing written")
     parser.add_argument("--quick", action="store_true", help="one short round, nothing written: does it still run?")
     options = parser.parse_args()
     rounds, scale = (1, 10) if options.quick else (options.rounds, 1)
+    sections = (options.only,) if options.only else SECTIONS
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="twophp-bench-", dir=".") as folder:
-        found: dict[str, Any] = {"machine": _machine(), "rounds": rounds, "store": [], "sweep": {}}
-        for callers, amount in CALLERS.items():
-            console.print(f"store: {callers} callers, {rounds} rounds", style="dim")
-            measured = handshakes.measure(Path(folder), callers, max(callers, amount // scale), rounds)
-            found["store"].append(handshakes.summary(callers, measured))
-        console.print(f"sweep: {sweep.DUE:,} due among {sweep.FEW:,} and {sweep.MANY:,} stored", style="dim")
-        found["sweep"] = sweep.measure(Path(folder), rounds)
+    found: dict[str, Any] = {"machine": _machine(), "rounds": rounds}
+    with tempfile.TemporaryDirectory(prefix="twophp-bench-", dir=".") as here:
+        folder = Path(here).resolve()
+        if "store" in sections:
+            found["store"] = [_store(console, folder, callers, rounds, scale) for callers in CALLERS]
+        if "sweep" in sections:
+            console.print(f"sweep: {sweep.DUE:,} due among {sweep.FEW:,} and {sweep.MANY:,} stored", style="dim")
+            found["sweep"] = sweep.measure(folder, rounds)
+        if "server" in sections:
+            console.print(f"server: {server.CONNECTIONS} connections and one, {rounds} rounds", style="dim")
+            found["server"] = server.measure(folder, rounds, seconds=1 if options.quick else 3)
     _show(console, found)
-    if not options.quick:
+    if not options.quick and not options.only:
         LATEST.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         console.print(f"written: bench/{LATEST.name}", style="dim")
+
+
+def _store(console: Console, folder: Path, callers: int, rounds: int, scale: int) -> dict[str, float]:
+    console.print(f"store: {callers} callers, {rounds} rounds", style="dim")
+    amount = max(callers, CALLERS[callers] // scale)
+    return handshakes.summary(callers, handshakes.measure(folder, callers, amount, rounds))
 
 
 def _machine() -> dict[str, str]:
@@ -58,18 +70,34 @@ COLUMNS = {
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:
-    table = Table(title="register + confirm + settle, durable (SQLite, synchronous=FULL, sealed)")
-    for column in COLUMNS:
+    if "store" in found:
+        table = Table(title="register + confirm + settle, durable (SQLite, synchronous=FULL, sealed)")
+        for column in COLUMNS:
+            table.add_column(column, justify="right")
+        for row in found["store"]:
+            table.add_row(*(form.format(row[name]) for name, form in COLUMNS.values()))
+        console.print(table)
+    if "sweep" in found:
+        swept = found["sweep"]
+        console.print(
+            f"sweep of {swept['due']:,} due: {swept['seconds_among_1000'] * 1e3:.0f} ms among 1,000 stored, "
+            f"{swept['seconds_among_1000000'] * 1e3:.0f} ms among 1,000,000: ratio {swept['ratio']:.2f}; "
+            f"peak memory grew by {swept['peak_memory_growth_mib']:.0f} MiB"
+        )
+    if "server" in found:
+        _show_server(console, found["server"])
+
+
+def _show_server(console: Console, frameworks: dict[str, Any]) -> None:
+    table = Table(title="through the middleware, as a share of the bare application (64 connections)")
+    for column in ("", "bare per s", "handshake", "auto-confirm", "replay", "untouched", "one handshake, alone"):
         table.add_column(column, justify="right")
-    for row in found["store"]:
-        table.add_row(*(form.format(row[name]) for name, form in COLUMNS.values()))
+    for name, figures in frameworks.items():
+        many, one = figures["connections_64"], figures["connections_1"]
+        ratios = [f"{many[f'{mode}_ratio']:.2f}" for mode in ("handshake", "auto", "replay", "untouched")]
+        alone = f"{one['handshake_ms']:.1f} ms = {one['ratio']:.2f} x (2 trips + 3 fsyncs)"
+        table.add_row(name, f"{many['bare_per_second']:,.0f}", *ratios, alone)
     console.print(table)
-    swept = found["sweep"]
-    console.print(
-        f"sweep of {swept['due']:,} due: {swept['seconds_among_1000'] * 1e3:.0f} ms among 1,000 stored, "
-        f"{swept['seconds_among_1000000'] * 1e3:.0f} ms among 1,000,000: ratio {swept['ratio']:.2f}; "
-        f"peak memory grew by {swept['peak_memory_growth_mib']:.0f} MiB"
-    )
 
 
 if __name__ == "__main__":

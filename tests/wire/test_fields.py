@@ -71,7 +71,7 @@ def _strings(tree: ast.Module) -> list[str]:
     return [str(node.value) for node in literals if isinstance(node.value, str | bytes)]
 
 
-@pytest.mark.req("P-14.1-m")
+@pytest.mark.req("P-14.1-m", "P-1-e")
 def test_no_other_module_spells_a_field_name() -> None:
     spelled = {
         str(path.relative_to(SOURCE))
