@@ -64,6 +64,7 @@ COLUMNS = {
     "changes a commit": ("changes_per_commit", "{:.0f}"),
     "x one each": ("ratio_to_one_transaction_each", "{:.1f}"),
     "one each per s": ("one_transaction_each_per_second", "{:,.0f}"),
+    "x in thread": ("ratio_to_one_each_in_a_thread", "{:.1f}"),
     "of ceiling": ("ratio_to_ceiling", "{:.2f}"),
     "ceiling per s": ("ceiling_per_second", "{:,.0f}"),
 }
