@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
 from pathlib import Path
-from threading import Event
 from typing import Final
 
 import apsw
 
 from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable, TwoPHPError
+from twophp.stores.clock import pause
 from twophp.stores.sqlite.sql import migrations, sql
 
 APPLICATION_ID: Final = 0x32504850  # "2PHP": the file says whose it is.
@@ -123,7 +123,7 @@ def _into_wal(connection: apsw.Connection) -> str:
         try:
             return str(connection.execute("PRAGMA journal_mode = WAL").get)
         except apsw.BusyError:
-            Event().wait(WAL_PAUSE_S)
+            pause(WAL_PAUSE_S)
     return str(connection.execute("PRAGMA journal_mode = WAL").get)
 
 
