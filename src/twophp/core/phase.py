@@ -361,30 +361,29 @@ def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant,
     if type(cell) is not Goto:
         assert type(cell) is not Never, cell.why
         return Decision(cell, intent)
-    before: StrEnum = Phase.ABSENT
     if intent is None:
-        assert isinstance(command, Register)
+        assert type(command) is Register
         intent = _registered(command, policy)
-    else:
-        before = intent.phase
-    news: dict[str, Any] = {"version": intent.version + 1}
-    steps = []
+    version = intent.version + 1
+    steps: tuple[JournalEvent, ...] = ()
     for after in cell.path:
-        at = _ENTER[after](intent, news, command, now, policy)
+        before = intent.phase
+        at, news = _ENTER[after](intent, command, now, policy)
+        intent = msgspec.structs.replace(intent, phase=after, version=version, **news)
         if after is not before or cell.event:
-            fence = news.get("fence", intent.fence)
-            subject, event = intent.server_correlation_id, cell.event or str(after)
-            detail = _facts(intent, news, command, before)
-            steps.append(JournalEvent(INTENT, subject, event, str(before), str(after), at, now, fence, "", detail))
-        before = after
-    return Decision(cell, msgspec.structs.replace(intent, phase=before, **news), tuple(steps), changed=True)
+            steps += (_step(intent, before, cell.event or str(after), at, now, command),)
+    return Decision(cell, intent, steps, changed=True)
 
 
-def _facts(intent: Intent, news: dict[str, Any], command: Command, before: StrEnum) -> str:
-    """What the line binds: the request when it is registered, the outcome when it is settled. Verification compares."""
+def _step(intent: Intent, before: Phase, event: str, at: Instant, now: Instant, command: Command) -> JournalEvent:
+    """A line of history. It binds the request when it is registered, the outcome when it is settled: see ``verify``."""
+    detail = ""
     if before is Phase.ABSENT:
-        return fixed_facts(intent)
-    return outcome_facts(msgspec.structs.replace(intent, **news)) if type(command) is Settle else ""
+        detail = fixed_facts(intent)
+    elif type(command) is Settle:
+        detail = outcome_facts(intent)
+    subject, after = intent.server_correlation_id, str(intent.phase)
+    return JournalEvent(INTENT, subject, event, str(before), after, at, now, intent.fence, "", detail)
 
 
 def _registered(command: Register, policy: Policy) -> Intent:
@@ -406,52 +405,57 @@ def _registered(command: Register, policy: Policy) -> Intent:
     )
 
 
-# Entering a state: write what it changes into ``news``, say when the next visit is due, return when it became true.
+# Entering a state: when it became true, and what it changes beside the phase.
+_News: TypeAlias = tuple[Instant, dict[str, Any]]
 
 
-def _enter_waiting(intent: Intent, news: dict[str, Any], _command: Command, now: Instant, _policy: Policy) -> Instant:
-    news["due_at"] = intent.deadline_at
-    return now
+def _enter_waiting(intent: Intent, _command: Command, now: Instant, _policy: Policy) -> _News:
+    return now, {"due_at": intent.deadline_at}
 
 
-def _enter_processing(intent: Intent, news: dict[str, Any], command: Command, now: Instant, policy: Policy) -> Instant:
-    news["lease_until"] = news["due_at"] = now + policy.lease_ms
-    if not isinstance(command, Renew):  # A heartbeat keeps its fence; whoever enters or takes over gets a new one.
-        assert isinstance(command, (Register, Confirm, Attend))
-        news.update(owner=command.owner, fence=intent.fence + 1, settled_at=None)
-    if isinstance(command, Confirm):
-        news.update(confirmed_at=command.arrived_at, resource_id=command.provisional_resource_id)
-    return now
+def _enter_processing(intent: Intent, command: Command, now: Instant, policy: Policy) -> _News:
+    lease_until = now + policy.lease_ms
+    news: dict[str, Any] = {"lease_until": lease_until, "due_at": lease_until}
+    if type(command) is Renew:  # A heartbeat keeps its fence; whoever enters or takes over gets a new one.
+        return now, news
+    assert isinstance(command, (Register, Confirm, Attend))
+    news |= {"owner": command.owner, "fence": intent.fence + 1, "settled_at": None}
+    if type(command) is Confirm:
+        news |= {"confirmed_at": command.arrived_at, "resource_id": command.provisional_resource_id}
+    return now, news
 
 
-def _enter_settled(intent: Intent, news: dict[str, Any], command: Command, now: Instant, policy: Policy) -> Instant:
-    if isinstance(command, Attend):  # PURGE: the payload goes, the outcome stays.
+def _enter_settled(intent: Intent, command: Command, now: Instant, policy: Policy) -> _News:
+    if type(command) is Attend:  # PURGE: the payload goes, the outcome stays.
         assert intent.settled_at is not None
-        news.update(has_payload=False, due_at=max(now, intent.settled_at + policy.horizon_ms))
-        return now
-    assert isinstance(command, Settle)
-    news.update(settled_at=now, status=command.status, resource_id=command.resource_id, owner=None, lease_until=None)
-    news.update(transaction_reference=command.transaction_reference, due_at=now + policy.payload_retention_ms)
-    return now
+        return now, {"has_payload": False, "due_at": max(now, intent.settled_at + policy.horizon_ms)}
+    assert type(command) is Settle
+    return now, {
+        "settled_at": now,
+        "status": command.status,
+        "resource_id": command.resource_id,
+        "transaction_reference": command.transaction_reference,
+        "owner": None,
+        "lease_until": None,
+        "due_at": now + policy.payload_retention_ms,
+    }
 
 
-def _enter_expired(intent: Intent, news: dict[str, Any], _command: Command, _now: Instant, _policy: Policy) -> Instant:
-    news.update(settled_at=intent.deadline_at, due_at=intent.abandoned_at)
-    return intent.deadline_at  # A-27: true from the deadline on, whenever it is noticed.
+def _enter_expired(intent: Intent, _command: Command, _now: Instant, _policy: Policy) -> _News:
+    at = intent.deadline_at  # A-27: true from the deadline on, whenever it is noticed.
+    return at, {"settled_at": at, "due_at": intent.abandoned_at}
 
 
-def _enter_abandoned(intent: Intent, news: dict[str, Any], _command: Command, _now: Instant, policy: Policy) -> Instant:
-    ended_at = intent.abandoned_at
-    news.update(settled_at=ended_at, has_payload=False, due_at=ended_at + policy.horizon_ms)
-    return ended_at
+def _enter_abandoned(intent: Intent, _command: Command, _now: Instant, policy: Policy) -> _News:
+    at = intent.abandoned_at
+    return at, {"settled_at": at, "has_payload": False, "due_at": at + policy.horizon_ms}
 
 
-def _enter_absent(_intent: Intent, news: dict[str, Any], _command: Command, now: Instant, _policy: Policy) -> Instant:
-    news["due_at"] = None
-    return now
+def _enter_absent(_intent: Intent, _command: Command, now: Instant, _policy: Policy) -> _News:
+    return now, {"due_at": None}
 
 
-_ENTER: Final[Mapping[StrEnum, Callable[[Intent, dict[str, Any], Command, Instant, Policy], Instant]]] = {
+_ENTER: Final[Mapping[StrEnum, Callable[[Intent, Command, Instant, Policy], _News]]] = {
     Phase.WAITING_CONFIRM: _enter_waiting,
     Phase.PROCESSING: _enter_processing,
     Phase.COMMITTED: _enter_settled,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
+from typing import Final
 
 from twophp.core.records import Instant
+
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def system_clock() -> Instant:
@@ -20,4 +23,6 @@ def pause(seconds: float) -> None:
 
 def mint_uuid() -> str:
     """A fresh UUID v4 from the operating system's generator (draft §13.1: nobody may guess an id)."""
-    return str(uuid.uuid4())
+    drawn = os.urandom(16).hex()  # Written out: the standard library's object takes three times as long.
+    variant = _VARIANT[drawn[16]]
+    return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-{variant}{drawn[17:20]}-{drawn[20:]}"
