@@ -168,6 +168,12 @@ class Find(msgspec.Struct, frozen=True):
     correlation_id: str
 
 
+class Calls(msgspec.Struct, frozen=True):
+    """Every row with one of these client correlation ids, oldest first: one look-up each, however many there are."""
+
+    client_correlation_ids: tuple[str, ...]
+
+
 class Tail(msgspec.Struct, frozen=True):
     """The newest rows, newest first."""
 
@@ -177,7 +183,7 @@ class Tail(msgspec.Struct, frozen=True):
 MOST_ROWS: Final = 10_000
 """No question is answered with more (A-53): whoever needs all of a large ledger asks the central one."""
 
-Question: TypeAlias = Tree | Initiated | Stalled | Find | Tail
+Question: TypeAlias = Tree | Initiated | Stalled | Find | Calls | Tail
 
 
 class Vault(Protocol):

@@ -19,6 +19,7 @@ from twophp.core.errors import StoreError
 from twophp.core.intent import Intent, Phase, by_pair
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.ports import (
+    Calls,
     Change,
     Clock,
     Decide,
@@ -245,6 +246,8 @@ class MemoryStore:
                 return sorted(stalled, key=lambda row: row.phase_1_timestamp)
             case Find(id_):
                 return [row for row in rows if id_ in (row.client_correlation_id, row.server_correlation_id)]
+            case Calls(ids):
+                return [row for row in rows if row.client_correlation_id in ids]
             case Tail(limit):
                 return rows[::-1][:limit]
 

@@ -189,8 +189,44 @@ AND (entry.phase <> 'PROCESSING' OR lease_until <= ?) ORDER BY phase_1_timestamp
 -- By client id it is a look-up. A server id alone is looked for row by row: it is indexed nowhere, see 0001.
 SELECT * FROM entry WHERE client_correlation_id = ?1 OR server_correlation_id = ?1 ORDER BY id LIMIT ?2;
 
+-- name: entries_of_calls
+SELECT entry.* FROM (SELECT DISTINCT value FROM json_each(?)) AS wanted
+CROSS JOIN entry ON client_correlation_id = wanted.value ORDER BY entry.id LIMIT ?;
+
 -- name: entries_newest
 SELECT * FROM entry ORDER BY id DESC LIMIT ?;
+
+-- Looking at a ledger from outside. -----------------------------------------------------------------------------------
+
+-- name: entries_changed_after
+-- The journal is the feed here, too: rows in the order of their latest change, each as it is now.
+SELECT entry.* FROM (
+    SELECT record, max(seq) AS latest FROM journal NOT INDEXED WHERE seq > ? GROUP BY record
+) AS changed CROSS JOIN entry ON entry.id = changed.record ORDER BY latest LIMIT ?;
+
+-- name: entries_settled
+-- When each row of these calls reached its outcome. The sixteen fields do not say, the journal does.
+SELECT client_correlation_id, server_correlation_id, actor, max(at)
+FROM (SELECT DISTINCT value FROM json_each(?)) AS wanted
+CROSS JOIN entry ON client_correlation_id = wanted.value
+CROSS JOIN journal ON journal.record = entry.id AND (after = 'COMMITTED' OR after = 'FAILED') GROUP BY entry.id;
+
+-- name: journal_about_pair
+-- Everything about one call: its own rows, what it owes to others, what its handler reserved.
+SELECT journal.* FROM (
+    SELECT id FROM entry WHERE client_correlation_id = ?1 AND server_correlation_id = ?2
+    UNION SELECT id FROM job WHERE subject = ?2
+    UNION SELECT id FROM obligation WHERE intent = ?2
+) AS about CROSS JOIN journal ON journal.record = about.id ORDER BY seq LIMIT ?3;
+
+-- name: intent_of_pair
+SELECT * FROM intent WHERE client_correlation_id = ? AND server_correlation_id = ?;
+
+-- name: jobs_of_subject
+SELECT * FROM job WHERE subject = ? ORDER BY id LIMIT ?;
+
+-- name: obligations_of_intent
+SELECT * FROM obligation WHERE intent = ? ORDER BY id LIMIT ?;
 
 -- Looking after what is stored: verification, and the rotation of keys. ------------------------------------------------
 

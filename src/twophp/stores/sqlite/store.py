@@ -9,27 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import apsw
 
 from twophp.core.entry import LedgerEntry
-from twophp.core.records import Instant, JournalEvent, Key, Sealed
-from twophp.ports import (
-    MOST_ROWS,
-    Change,
-    Clock,
-    Decide,
-    Find,
-    Initiated,
-    JournalLine,
-    Load,
-    Part,
-    Question,
-    Stalled,
-    Statement,
-    Tail,
-    Tree,
-)
+from twophp.core.records import Instant, Key, Sealed
+from twophp.ports import Change, Clock, Decide, JournalLine, Load, Part, Question, Statement
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import migrate, open_connection, translate
+from twophp.stores.sqlite.questions import asked
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLES, Row, Table, entry_of
+from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLES, Row, Table, entry_of, line_of
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
@@ -98,7 +84,7 @@ class SQLiteStore:
 
     async def history(self, key: Key) -> Sequence[JournalLine]:
         """See ``Store.history``."""
-        return [_line(row) for row in self._read(_table_of_identity(key).journal, key.values)]
+        return [line_of(row) for row in self._read(_table_of_identity(key).journal, key.values)]
 
     async def changes(self, limit: int) -> Sequence[LedgerEntry]:
         """See ``Store.changes``."""
@@ -113,21 +99,11 @@ class SQLiteStore:
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""
-        match question:
-            case Tree(root):
-                return await self._ask(sql("entries_of_tree"), (root, MOST_ROWS), entry_of)
-            case Initiated(source):
-                return await self._ask(sql("entries_initiated"), (source, MOST_ROWS), entry_of)
-            case Stalled(lease_ended_by):
-                return await self._ask(sql("entries_stalled"), (lease_ended_by or 0, MOST_ROWS), entry_of)
-            case Find(correlation_id):
-                return await self._ask(sql("entries_found"), (correlation_id, MOST_ROWS), entry_of)
-            case Tail(limit):
-                return await self._ask(sql("entries_newest"), (min(limit, MOST_ROWS),), entry_of)
+        return await self._ask(*asked(question), entry_of)
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
         """The whole journal, a page at a time."""
-        return await self._ask(sql("journal_after"), (after, limit), _line)
+        return await self._ask(sql("journal_after"), (after, limit), line_of)
 
     async def kept(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
@@ -174,8 +150,3 @@ def _table_of_identity(key: Key) -> Table:
     table = TABLE_OF_KEY[key.by]
     assert key.by == table.identity, "a part or a history is asked for by the record's identity"
     return table
-
-
-def _line(row: Row) -> JournalLine:
-    seq, record, *fields, digest = row
-    return JournalLine(seq, record, JournalEvent(*fields), digest)

@@ -14,7 +14,8 @@ from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, FIXED_FIELDS, INTENT, In
 from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
 from twophp.core.quota import BY_PRINCIPAL, Usage
-from twophp.core.records import Record
+from twophp.core.records import JournalEvent, Record
+from twophp.ports import JournalLine
 from twophp.stores.sqlite.sql import sql
 
 Row: TypeAlias = tuple[Any, ...]
@@ -72,6 +73,12 @@ def entry_of(row: Row) -> LedgerEntry:
     values[18] = _MODES[row[18]]
     values[19] = bool(row[19])
     return LedgerEntry(*values[1:])
+
+
+def line_of(row: Row) -> JournalLine:
+    """A line of the journal, read back."""
+    seq, record, *fields, digest = row
+    return JournalLine(seq, record, JournalEvent(*fields), digest)
 
 
 entry_changes: Final = attrgetter(

@@ -6,7 +6,7 @@ from typing import Final
 
 from twophp.core.entry import Actor, LedgerEntry
 from twophp.core.intent import Phase
-from twophp.ports import Find, Initiated, Stalled, Tail, Tree
+from twophp.ports import Calls, Find, Initiated, Stalled, Tail, Tree
 from twophp.stores.testing.capability import shows
 from twophp.stores.testing.scene import (
     T0,
@@ -102,6 +102,14 @@ class QuestionContract(Stage):
         assert tuple(await store.entries(Find("client-corr-id3"))) == FOURTEEN[4:6]
         assert tuple(await store.entries(Find("server-corr-id3"))) == FOURTEEN[4:6]
         assert await store.entries(Find("corr-id3")) == []
+
+    @shows("P-10.4-c")
+    async def test_the_rows_of_some_calls(self, store: AuditableStore) -> None:
+        """By the client's ids alone, each row once, and nothing of what was called below."""
+        await told(store)
+        ids = ("client-corr-id7", "client-corr-id2", "client-corr-id2", "server-corr-id3", "nobody's")
+        assert tuple(await store.entries(Calls(ids))) == FOURTEEN[2:4] + FOURTEEN[12:14]
+        assert await store.entries(Calls(())) == []
 
     @shows("P-10.4-d", "A-54")
     async def test_what_stalled(self, store: AuditableStore, clock: HandClock) -> None:
