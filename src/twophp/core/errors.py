@@ -15,6 +15,7 @@
       VaultError
         KeyMissing           sealed with a key that is not in the ring
         Tampered             authentication failed: the bytes or their row were changed
+      PhaseError             a call did not come to its answer; ``advice`` says what may safely be done next
       EgressError
         EgressRefused        the gate let nothing out; ``reason`` names the rule, for logs and never for the wire
         DeliveryFailed       the attempt was made and did not succeed; the same call may be made again
@@ -25,7 +26,8 @@ compare, and a message for people. Adapters map foreign errors onto this tree in
 
 from __future__ import annotations
 
-from typing import ClassVar
+from enum import StrEnum
+from typing import Any, ClassVar
 
 
 class TwoPHPError(Exception):
@@ -132,6 +134,44 @@ class Tampered(VaultError):
     """Authentication failed: the sealed bytes, or the row they belong to, were changed."""
 
     default_code = "tampered"
+
+
+class Advice(StrEnum):
+    """What a caller may safely do after a PhaseError."""
+
+    RESUBMIT = "resubmit"  # Nothing ran and nothing will under these ids: the same call may be made anew.
+    WAIT = "wait"  # It may be running. The reconciler finds out; a new call could be a second one.
+    CHECK = "check"  # Nobody in the protocol can say. Look at the business side before making it anew.
+    FIX = "fix"  # Nothing ran. A setting, a credential or the request has to change first.
+
+
+class PhaseError(TwoPHPError):
+    """A call did not come to its answer. Says how far it came, under which ids, and what may be done next.
+
+    ``phase`` is the last one that the client was told, None if it was told none. ``response`` is the HTTP client's
+    own answer, where one was the reason. Deliberately no error of an HTTP library: whatever retries on those would make
+    a second call of what may only be slow.
+    """
+
+    default_code = "phase_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        advice: Advice,
+        phase: str | None = None,
+        client_correlation_id: str | None = None,
+        server_correlation_id: str | None = None,
+        response: Any = None,
+    ) -> None:
+        super().__init__(message, code=code)
+        self.advice = advice
+        self.phase = phase
+        self.client_correlation_id = client_correlation_id
+        self.server_correlation_id = server_correlation_id
+        self.response = response
 
 
 class EgressError(TwoPHPError):

@@ -16,6 +16,11 @@ def system_clock() -> Instant:
     return time.time_ns() // 1_000_000
 
 
+def steady_clock() -> Instant:
+    """Milliseconds from some beginning of its own. Nobody can set it, so it measures waits and deadlines (A-25)."""
+    return time.monotonic_ns() // 1_000_000
+
+
 def pause(seconds: float) -> None:
     """Let another process go on. Blocks: not for the loop of a service."""
     time.sleep(seconds)

@@ -1,0 +1,117 @@
+"""What a client says when it adds the transport, checked once at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias, TypedDict
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+from twophp.core.records import Instant
+from twophp.ports import Clock, MintId
+from twophp.stores.clock import mint_uuid, steady_clock, system_clock
+from twophp.stores.keys import Keys
+from twophp.stores.urls import parse_store_url
+from twophp.wire import grammar
+from twophp.wire.paths import CONFIRM_SUFFIX
+from twophp.wire.targets import Target
+
+MIB: Final = 1024 * 1024
+
+Targets: TypeAlias = Mapping[str, str] | Callable[[str], str]
+"""The name of the service behind an origin such as ``https://orders.internal``; see ``Settings.target_of``."""
+Credentials: TypeAlias = Callable[[str], Mapping[str, str]]
+"""Header fields that prove who asks, for a URL. Never stored."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is not the HTTP library or the ledger's own handle."""
+
+    ledger: str
+    source: str
+    allow_insecure: bool = False
+    targets: Targets | None = None
+    credentials: Credentials | None = None
+    require_2php: bool = False
+    resubmit: int = 0
+    requested_ttl_ms: int | None = None
+    callback: str | None = None
+    confirm_suffix: str = CONFIRM_SUFFIX
+    margin_ms: int | None = None
+    patience_s: float = 30.0
+    poll_limit_s: float = 300.0
+    max_body_bytes: int = 16 * MIB
+    lease_s: float = 5.0
+    reconcile_every_s: float | None = 5.0
+    keys: Keys | None = None
+    clock: Clock = system_clock
+    steady: Callable[[], Instant] = steady_clock
+    mint: MintId = mint_uuid
+
+    def __post_init__(self) -> None:
+        parse_store_url(self.ledger)
+        every = self.reconcile_every_s
+        rules = [
+            (bool(self.source) and self.source.isprintable(), "source must be a printable name"),
+            (self.resubmit >= 0, "resubmit must not be negative"),
+            (self.requested_ttl_ms is None or self.requested_ttl_ms > 0, "requested_ttl_ms must be positive"),
+            (self.margin_ms is None or self.margin_ms >= 0, "margin_ms must not be negative"),
+            (
+                self.confirm_suffix.startswith("/") and len(self.confirm_suffix) > 1,
+                "confirm_suffix starts with a slash",
+            ),
+            (self.patience_s >= 0, "patience_s must not be negative"),
+            (self.poll_limit_s > 0, "poll_limit_s must be positive"),
+            (self.max_body_bytes > 0, "max_body_bytes must be positive"),
+            (self.lease_s > 0, "lease_s must be positive"),
+            (every is None or every > 0, "reconcile_every_s must be positive, or None: only when it is asked for"),
+            (
+                self.callback is None or grammar.read_callback(self.callback.encode("utf-8", "replace")) is not None,
+                "callback must be an https URL without userinfo, fragment or comma",
+            ),
+        ]
+        for holds, problem in rules:
+            if not holds:
+                raise ConfigError(problem, code="bad_setting")
+
+    def target_of(self, target: Target) -> str:
+        """The name of the service that is called, as its own ledger spells it (A-55).
+
+        Said by ``targets``; else the first label of the host, so ``orders`` for ``https://orders.internal``; an address
+        is taken with its port.
+        """
+        known = self.targets
+        if callable(known):
+            return known(target.origin)
+        if known is not None and target.origin in known:
+            return known[target.origin]
+        return target.service
+
+    def margin_of(self, ttl_ms: int) -> int:
+        """How long before the deadline the client stops (A-25): 2 % and at least 100 ms, at most half of the TTL."""
+        wanted = max(100, ttl_ms // 50) if self.margin_ms is None else self.margin_ms
+        return min(wanted, ttl_ms // 2)
+
+
+class Options(TypedDict, total=False):
+    """The settings as keywords, for a type checker."""
+
+    allow_insecure: bool
+    targets: Targets | None
+    credentials: Credentials | None
+    require_2php: bool
+    resubmit: int
+    requested_ttl_ms: int | None
+    callback: str | None
+    confirm_suffix: str
+    margin_ms: int | None
+    patience_s: float
+    poll_limit_s: float
+    max_body_bytes: int
+    lease_s: float
+    reconcile_every_s: float | None
+    keys: Keys | None
+    clock: Clock
+    steady: Callable[[], Instant]
+    mint: MintId
