@@ -72,11 +72,15 @@ def is_fsync_failure(error: apsw.Error) -> bool:
     return getattr(error, "extendedresult", 0) in _FSYNC_FAILURES
 
 
-def open_connection(path: str, *, read_only: bool = False) -> apsw.Connection:
-    """A connection in WAL mode that syncs at every commit, or an error that says what is wrong."""
+def open_connection(path: str, *, read_only: bool = False, immutable: bool = False) -> apsw.Connection:
+    """A connection in WAL mode that syncs at every commit, or an error that says what is wrong.
+
+    ``immutable`` is for reading a file that nobody has open: it takes no lock and makes no file beside it.
+    """
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    name = f"{Path(path).absolute().as_uri()}?immutable=1" if immutable else path
     try:
-        connection = apsw.Connection(path, flags=flags)
+        connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_URI if immutable else flags)
     except apsw.Error as error:
         raise translate(error, path) from error
     with _given_up_on_failure(connection):

@@ -1,4 +1,9 @@
-"""Looking at a database from outside: read-only, without migrating it and without making one that is not there."""
+"""Looking at a database from outside: read-only, without migrating it and without making one that is not there.
+
+SQLite would leave two files beside a database that nobody has open, even for a read-only visitor, and a service of
+another user might then be unable to write them. So a database without a log is read as immutable: nothing is locked
+and nothing is made. Should a service start and fold its log into the file meanwhile, the reading is refused at its end.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import apsw
 
-from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, Tampered
+from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable, Tampered
 from twophp.stores.sqlite.connection import APPLICATION_ID, open_connection, translate
 from twophp.stores.sqlite.sql import migrations, sql
 from twophp.stores.vault import key_name
 
 _TABLES: Final = ("head", "meta", "intent", "obligation", "job", "entry", "seal", "journal")
+
+_Stamp: TypeAlias = tuple[int, int, int]
 
 UNREADABLE = ""
 """Stands for the name of the key when bytes in place of sealed ones do not even name one."""
@@ -27,15 +34,35 @@ def reading(path: str) -> Iterator[apsw.Connection]:
     if not Path(path).is_file():
         message = f"there is no database {path}"
         raise ConfigError(message, code="no_such_database")
-    connection = open_connection(path, read_only=True)
-    try:
+    with _opened(path) as connection:
         _refuse_other_schema(connection, path)
         _refuse_missing_tables(connection, path)
         yield connection
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[apsw.Connection]:
+    before = None if Path(f"{path}-wal").exists() else _stamp(path)
+    connection = open_connection(path, read_only=True, immutable=before is not None)
+    try:
+        yield connection
     except apsw.Error as error:
+        _refuse_changed(path, before)  # Half of the old pages and half of the new look like damage.
         raise translate(error, path) from error
     finally:
         connection.close()
+    _refuse_changed(path, before)
+
+
+def _refuse_changed(path: str, before: _Stamp | None) -> None:
+    if before is not None and before != _stamp(path):
+        message = f"{path}: its service started while it was being read; try again"
+        raise StoreUnavailable(message, code="changed_while_reading")
+
+
+def _stamp(path: str) -> _Stamp:
+    found = Path(path).stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextmanager
@@ -58,7 +85,7 @@ def _refuse_other_schema(connection: apsw.Connection, path: str) -> None:
     if schema != newest:
         remedy = "upgrade twophp" if schema > newest else "start its service once, which migrates it"
         message = f"{path}: has schema {schema}, this twophp reads {newest}; {remedy}"
-        raise SchemaMismatch(message)
+        raise SchemaMismatch(message, code="schema_too_new" if schema > newest else "schema_too_old")
 
 
 def _refuse_missing_tables(connection: apsw.Connection, path: str) -> None:
@@ -73,14 +100,9 @@ def holds_seals(path: str) -> bool:
     """Whether the database has anything sealed. One that does not exist yet has not, and is not made."""
     if not Path(path).is_file():
         return False
-    connection = open_connection(path, read_only=True)
-    try:
+    with _opened(path) as connection:
         is_ours = connection.execute(sql("find_table"), ("seal",)).get
         return bool(is_ours and connection.execute(sql("any_seal")).get)
-    except apsw.Error as error:
-        raise translate(error, path) from error
-    finally:
-        connection.close()
 
 
 def rows_by_key(path: str) -> dict[str, int]:

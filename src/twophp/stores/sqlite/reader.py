@@ -1,0 +1,89 @@
+"""A ledger read from outside, beside its running service or long after it: every question, and all about one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+import apsw
+import msgspec
+
+from twophp.core.entry import Actor, LedgerEntry
+from twophp.core.intent import Intent
+from twophp.core.job import Job
+from twophp.core.obligation import Obligation
+from twophp.core.records import Instant
+from twophp.ports import MOST_ROWS, JournalLine, Question
+from twophp.stores.sqlite.questions import asked
+from twophp.stores.sqlite.reading import kept, snapshot
+from twophp.stores.sqlite.sql import sql
+from twophp.stores.sqlite.tables import INTENTS, JOBS, OBLIGATIONS, Row, Table, entry_of, line_of
+
+MOST_DETAILS: Final = 1_000
+"""No more lines, jobs or obligations of one call are read."""
+
+Side: TypeAlias = tuple[str, str, Actor]
+"""A pair of ids and the actor: what a row is found by."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What one ledger holds about one call beside its rows."""
+
+    intent: Intent | None = None
+    lines: tuple[JournalLine, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    obligations: tuple[Obligation, ...] = ()
+
+
+class LedgerReader:
+    """The ledger in one file, as it is at one moment."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._execute = connection.execute
+
+    def service(self) -> str | None:
+        """Whose ledger it is, if a service has ever opened it."""
+        return kept(self._connection, "service")
+
+    def entries(self, question: Question) -> list[LedgerEntry]:
+        """See ``Store.entries``."""
+        return [entry_of(row) for row in self._execute(*asked(question))]
+
+    def changed_after(self, seq: int) -> list[LedgerEntry]:
+        """The rows that a later line than ``seq`` is about, in the order of their latest change."""
+        return [entry_of(row) for row in self._execute(sql("entries_changed_after"), (seq, MOST_ROWS))]
+
+    def last_line(self) -> int:
+        """The number of the journal's last line."""
+        row: Row = next(self._execute(sql("read_head")))
+        return int(row[0])
+
+    def settled_at(self, client_correlation_ids: Sequence[str]) -> dict[Side, Instant]:
+        """When the rows of these calls were settled; those that were not are not in it."""
+        wanted = (msgspec.json.encode(client_correlation_ids).decode(),)
+        return {
+            (client, server, actor): at for client, server, actor, at in self._execute(sql("entries_settled"), wanted)
+        }
+
+    def evidence(self, client_correlation_id: str, server_correlation_id: str) -> Evidence:
+        """All about one call. Jobs and obligations are looked for row by row: no index knows whose they are."""
+        pair = (client_correlation_id, server_correlation_id)
+        intents = self._records(INTENTS, "intent_of_pair", *pair)
+        return Evidence(
+            intent=intents[0] if intents else None,
+            lines=tuple(line_of(row) for row in self._execute(sql("journal_about_pair"), (*pair, MOST_DETAILS))),
+            jobs=self._records(JOBS, "jobs_of_subject", server_correlation_id, MOST_DETAILS),
+            obligations=self._records(OBLIGATIONS, "obligations_of_intent", server_correlation_id, MOST_DETAILS),
+        )
+
+    def _records(self, table: Table, statement: str, *bindings: str | int) -> tuple[Any, ...]:
+        return tuple(table.record(row) for row in self._execute(sql(statement), bindings))
+
+
+@contextmanager
+def ledger_reader(path: str) -> Iterator[LedgerReader]:
+    """The ledger of a database, all of it as of one moment. Never makes, migrates or locks anything."""
+    with snapshot(path) as connection:
+        yield LedgerReader(connection)
