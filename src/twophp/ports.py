@@ -9,7 +9,7 @@ so there is no check-then-set race to get wrong. A refusal is simply a change th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -99,7 +99,7 @@ class Store(Protocol):
         """The store's time, for stamping what arrives: the clock, but never before what was written last (A-29)."""
         ...
 
-    async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
+    def transact(self, keys: Sequence[Key], decide: Decide) -> Awaitable[Any]:
         """Read ``keys``, decide, write, flush; return the change's ``answer``. All or nothing.
 
         Raises StoreUnavailable when nothing was written and CommitUnknown when nobody can tell. What ``decide``

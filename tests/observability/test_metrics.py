@@ -118,7 +118,7 @@ def test_a_store_says_how_many_wait_and_how_many_went_together(tmp_path: Path) -
     async def load_of_a_crowd() -> None:
         async with SQLiteStore(f"{tmp_path}/shop.db") as store:
             before = store.load()
-            crowd = [asyncio.create_task(store.transact((), lambda _records: Change(answer=1))) for _ in range(10)]
+            crowd = [asyncio.ensure_future(store.transact((), lambda _records: Change(answer=1))) for _ in range(10)]
             await asyncio.sleep(0)
             assert store.load().waiting == 10
             await asyncio.gather(*crowd)

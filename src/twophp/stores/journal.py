@@ -8,7 +8,7 @@ old head elsewhere can prove more: that history up to there was not rewritten as
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,4 +22,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def link(previous: bytes, seq: int, record: int, event: JournalEvent) -> bytes:
     """The hash of one line: SHA-256 over the hash before it and the line as a compact JSON array."""
-    return sha256(previous + _encode((seq, record, *msgspec.structs.astuple(event)))).digest()
+    return hash_line(previous, (seq, record, *msgspec.structs.astuple(event)))
+
+
+def hash_line(previous: bytes, line: tuple[Any, ...]) -> bytes:
+    """The same, of a line that is already spelled out."""
+    return sha256(previous + _encode(line)).digest()

@@ -20,16 +20,16 @@ class Slot(Protocol):
 class View:
     """The ``Records`` of one transaction: the keys it named, and nothing else."""
 
-    __slots__ = ("_found", "_keys", "now")
+    __slots__ = ("_found", "keys", "now")
 
     def __init__(self, keys: Sequence[Key], found: Mapping[Key, Slot], now: Instant) -> None:
-        self._keys = keys
+        self.keys = keys
         self._found = found
         self.now = now
 
     def get(self, key: Key) -> Any | None:
         """See ``Records.get``. A key that was not named was not read, so nobody may conclude anything from it."""
-        if key not in self._keys:
+        if key not in self.keys:
             raise KeyError(f"the transaction did not name {key}")
         slot = self._found.get(key)
         return None if slot is None else slot.record

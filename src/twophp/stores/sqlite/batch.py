@@ -15,7 +15,7 @@ import msgspec
 from twophp.core.errors import StoreError
 from twophp.core.records import Instant, JournalEvent, Key
 from twophp.ports import Change, Clock, Put, Statement
-from twophp.stores.journal import link
+from twophp.stores.journal import hash_line
 from twophp.stores.sqlite.known import Known, Slot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, Row, entry_changes
@@ -63,58 +63,58 @@ class Batch:
 
     def __init__(self, connection: apsw.Connection, clock: Clock, known: Known) -> None:
         self._known = known
+        self._slots = known.slots
         self._execute = connection.execute
         self._executemany = connection.executemany
         self._count_changes = connection.total_changes
         self._seq, self._hash, at, self._next_id = read_head(connection)
         self.now = max(clock(), at)  # A-29
-        self._found: dict[Key, Slot] = {}
         # What frees a unique key goes before what may take it.
         self._frees: defaultdict[str, list[Row]] = defaultdict(list)
         self._takes: defaultdict[str, list[Row]] = defaultdict(list)
         self._statements: list[Statement] = []  # In their callers' order, which is theirs to choose.
         self._dirty: dict[Slot, None] = {}
+        self._lines: list[Row] = []
         self.changed = False
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Decide every job and write what was decided. Raises what the database raises; then nothing is kept."""
         self._read(jobs)
+        view = View((), self._slots, self.now)
         for job in jobs:
-            self._decide(job)
+            view.keys = job.keys
+            try:
+                change = job.decide(view)
+            except StopIteration as error:  # The one exception that a future cannot carry.
+                job.error = RuntimeError(f"decide raised {error!r}")
+                continue
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
+                job.error = error
+                continue
+            job.answer = change.answer
+            if change.puts or change.drops or change.journal or change.statements:
+                self._apply(change)
         if self.changed:
             self._write()
 
     def flushed(self) -> None:
         """COMMIT is through: what was written is known."""
-        self._known.keep(self._dirty)
+        self._known.flushed(self._dirty)
 
     def _read(self, jobs: Sequence[Job]) -> None:
-        found = self._found
+        slots, has = self._slots, self._known.has
         wanted: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
         for job in jobs:
             for key in job.keys:
-                slot = self._known.get(key)
-                if slot is None:
-                    wanted[key.by].append(key.values)
-                else:
-                    found.update(dict.fromkeys(slot.keys, slot))
+                if not has(key):
+                    wanted[key[0]].append(key[1])
         for by, all_values in wanted.items():
             table = TABLE_OF_KEY[by]
             for row in self._execute(table.reads[by], (_encode(all_values).decode(),)):
                 record = table.record(row)
                 keys = record.keys()
-                if keys[0] not in found:  # It may have been wanted under two of its keys.
-                    found.update(dict.fromkeys(keys, Slot(row[0], record, keys, table, is_new=False)))
-
-    def _decide(self, job: Job) -> None:
-        try:
-            change = job.decide(View(job.keys, self._found, self.now))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
-            job.error = error
-            return
-        job.answer = change.answer
-        if change.puts or change.drops or change.journal or change.statements:
-            self._apply(change)
+                if keys[0] not in slots:  # It may have been wanted under two of its keys.
+                    slots.update(dict.fromkeys(keys, Slot(row[0], record, keys, table, is_new=False)))
 
     def _apply(self, change: Change) -> None:
         self.changed = True
@@ -126,12 +126,13 @@ class Batch:
             self._drop(key)
         for event in change.journal:
             self._chain(_NO_RECORD, event)
-        self._statements.extend(change.statements)
+        if change.statements:
+            self._statements.extend(change.statements)
 
     def _put(self, put: Put) -> Slot:
         record = put.record
         keys = record.keys()
-        slot = self._found.get(keys[0])
+        slot = self._slots.get(keys[0])
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
         if slot is None:
@@ -140,7 +141,8 @@ class Batch:
         if keys != slot.keys:
             self._rekey(slot, keys)
         self._dirty[slot] = None
-        slot.seals.update(put.seals)
+        if put.seals:
+            slot.seals = {**slot.seals, **put.seals} if slot.seals else put.seals
         if put.entry is not None:
             if not put.journal:  # The journal is what the central ledger is fed from.
                 raise StoreError(f"{keys[0]}: a ledger row changes with a line of history", code="bad_change")
@@ -150,7 +152,7 @@ class Batch:
 
     def _drop(self, key: Key) -> None:
         """Forget the record. Its ledger row and its history still say what became of it."""
-        slot = self._found.get(key)
+        slot = self._slots.get(key)
         if slot is None:
             raise StoreError(f"{key}: there is no record to drop", code="bad_change")
         self._rekey(slot, ())
@@ -160,11 +162,11 @@ class Batch:
             self._frees[_DESTROY_SEALS].append((slot.id,))
 
     def _rekey(self, slot: Slot, keys: tuple[Key, ...]) -> None:
-        found = self._found
+        slots = self._slots
         for key in slot.keys:
-            del found[key]
+            del slots[key]
         for key in keys:
-            if found.setdefault(key, slot) is not slot:
+            if slots.setdefault(key, slot) is not slot:
                 raise StoreError(f"{key}: another record holds it", code="constraint")
         slot.keys = keys
 
@@ -175,13 +177,15 @@ class Batch:
 
     def _chain(self, record: int, event: JournalEvent) -> None:
         self._seq += 1
-        self._hash = link(self._hash, self._seq, record, event)
-        row = (self._seq, record, *msgspec.structs.astuple(event), self._hash)
-        self._takes[_APPEND_JOURNAL].append(row)
+        line = (self._seq, record, *msgspec.structs.astuple(event))
+        self._hash = hash_line(self._hash, line)
+        self._lines.append((*line, self._hash))
 
     def _write(self) -> None:
         for slot in self._dirty:
             self._collect(slot)
+        if self._lines:
+            self._takes[_APPEND_JOURNAL] = self._lines
         for statements in (self._frees, self._takes):
             for statement, rows in statements.items():
                 before = self._count_changes()
@@ -208,7 +212,7 @@ class Batch:
             self._takes[table.insert].append((slot.id, *table.row(record)))
         else:
             self._frees[table.update].append((*table.changes(record), slot.id))
-        for part, sealed in slot.seals.items():
+        for part, sealed in slot.seals.items() if slot.seals else ():
             if sealed is None:
                 self._frees[_DESTROY_SEAL].append((slot.id, part))
             else:

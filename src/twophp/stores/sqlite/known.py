@@ -7,7 +7,7 @@ commit by anybody else, or one failed batch of ours, and everything is forgotten
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import apsw
@@ -34,22 +34,19 @@ class Slot:
         self.is_dropped = False
         self.entry: LedgerEntry | None = None
         self.entry_is_new = False
-        self.seals: dict[Part, Sealed | None] = {}
-
-    def flushed(self) -> None:
-        """Everything was written."""
-        self.is_new = self.entry_is_new = False
-        self.entry = None
-        self.seals.clear()
+        self.seals: Mapping[Part, Sealed | None] | None = None
 
 
 class Known:
-    """A bounded cache of slots, in two generations."""
+    """A bounded cache of slots by every key their records hold, in two generations.
+
+    A batch works on ``slots`` itself. If it fails, everything is forgotten, so nothing has to be undone.
+    """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._version = -1
-        self._young: dict[Key, Slot] = {}
+        self.slots: dict[Key, Slot] = {}
         self._old: dict[Key, Slot] = {}
 
     def refresh(self) -> None:
@@ -58,22 +55,26 @@ class Known:
         if version != self._version:
             self.forget()
             self._version = version
+        elif len(self.slots) > GENERATION:
+            self._old, self.slots = self.slots, {}
 
-    def get(self, key: Key) -> Slot | None:
-        """The slot under ``key``, unless the record has let go of that key."""
-        slot = self._young.get(key) or self._old.get(key)
-        return slot if slot is not None and key in slot.keys else None
+    def has(self, key: Key) -> bool:
+        """Whether the record under ``key`` is in ``slots``; it is brought there from the older generation."""
+        if key in self.slots:
+            return True
+        slot = self._old.get(key)
+        if slot is None:
+            return False
+        for held in slot.keys:
+            self.slots[held] = self._old.pop(held)
+        return True
 
-    def keep(self, slots: Iterable[Slot]) -> None:
-        """These were flushed."""
-        young = self._young
+    def flushed(self, slots: Iterable[Slot]) -> None:
+        """Everything about these was written."""
         for slot in slots:
-            slot.flushed()
-            if slot.keys and young.get(slot.keys[0]) is not slot:
-                young.update(dict.fromkeys(slot.keys, slot))
-        if len(self._young) > GENERATION:
-            self._old, self._young = self._young, {}
+            slot.is_new = slot.entry_is_new = False
+            slot.entry = slot.seals = None
 
     def forget(self) -> None:
         """Nothing is known."""
-        self._young, self._old = {}, {}
+        self.slots, self._old = {}, {}

@@ -19,7 +19,7 @@ from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLES, Row, Table, entry_
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 
 class SQLiteStore:
@@ -67,7 +67,7 @@ class SQLiteStore:
         """See ``Store.now``."""
         return self._writer.now()
 
-    def transact(self, keys: Sequence[Key], decide: Decide) -> Coroutine[Any, Any, Any]:
+    def transact(self, keys: Sequence[Key], decide: Decide) -> Awaitable[Any]:
         """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
         return self._writer.transact(keys, decide)
 

@@ -45,7 +45,7 @@ class Job:
 
     __slots__ = ("answer", "decide", "done", "error", "keys")
 
-    def __init__(self, keys: Sequence[Key], decide: Decide, done: asyncio.Future[None]) -> None:
+    def __init__(self, keys: Sequence[Key], decide: Decide, done: asyncio.Future[Any]) -> None:
         self.keys = keys
         self.decide = decide
         self.done = done
@@ -73,8 +73,11 @@ class Writer:
         self._latest = read_head(connection).at
         connection.set_wal_hook(self._count_log_pages)
 
-    async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
-        """Queue the wish and wait until it is durable. At capacity it is refused at once: nothing is queued."""
+    def transact(self, keys: Sequence[Key], decide: Decide) -> asyncio.Future[Any]:
+        """Queue the wish; whoever awaits it waits until it is durable. At capacity it is refused at once.
+
+        No coroutine: what is awaited is the future that the flush resolves, without a frame in between.
+        """
         if self._poison is not None:
             raise _for_a_caller(self._poison)
         if self._closing:
@@ -87,10 +90,7 @@ class Writer:
         self._waiting.append(job)
         if self._drain is None:
             self._drain = loop.create_task(self._work())
-        await job.done
-        if job.error is not None:
-            raise job.error
-        return job.answer
+        return job.done
 
     def load(self) -> Load:
         """See ``Store.load``."""
@@ -119,8 +119,12 @@ class Writer:
                 self._changes += len(jobs)
                 await self._flush(jobs)
                 for job in jobs:
-                    if not job.done.done():  # A caller that gave up waiting is no reason to stop.
-                        job.done.set_result(None)
+                    if job.done.done():  # A caller that gave up waiting is no reason to stop.
+                        continue
+                    if job.error is None:
+                        job.done.set_result(job.answer)
+                    else:
+                        job.done.set_exception(job.error)
                 if self._log_pages >= CHECKPOINT_PAGES:
                     await self._checkpoint()
         finally:
