@@ -102,6 +102,11 @@ class Signal(StrEnum):
     __hash__ = str.__hash__
 
 
+# Looking an enum's member up by name costs ten times as much as a global; the functions below run for every effect.
+_ABSENT, _RESERVED, _OVERDUE = State.ABSENT, State.RESERVED, State.OVERDUE
+_TEXT: Final[dict[State, str]] = {state: state.value for state in State}
+_STATES: Final[dict[str, State]] = {state.value: state for state in State}
+
 _S, _O = Signal, State
 _REPLAY, _IGNORE = Replay(), Ignore()
 _NOT_FOUND, _DUPLICATE = Refuse(NOT_FOUND), Refuse(DUPLICATE_RESERVE)
@@ -153,7 +158,7 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
 }
 
 
-class Obligation(msgspec.Struct, frozen=True):
+class Obligation(msgspec.Struct, frozen=True, gc=False):
     """One tentative effect. Fields stand in the order of the store's columns."""
 
     obligation_id: str
@@ -169,6 +174,7 @@ class Obligation(msgspec.Struct, frozen=True):
     settled_at: Instant | None = None
     resolution: Resolution = ""
     due_at: Instant | None = None
+    counted: bool = False  # Whether it takes up a place in its flow's budget right now.
 
     @property
     def overdue_at(self) -> Instant:
@@ -177,28 +183,32 @@ class Obligation(msgspec.Struct, frozen=True):
 
     def effective_state(self, now: Instant) -> State:
         """The state to be judged by. A clock that went backwards makes nothing overdue (OBL-LEAK-4)."""
-        if self.state is State.RESERVED and now >= self.overdue_at:
-            return State.OVERDUE
+        if self.state is _RESERVED and now >= self.reserved_at + self.timeout_ms:
+            return _OVERDUE
         return self.state
 
     def keys(self) -> tuple[Key, ...]:
         """Found by its id and, while it is Reserved, by the flow and key that it keeps others from."""
-        if self.state is State.RESERVED and self.key:
+        if self.state is _RESERVED and self.key:
             return by_id(self.obligation_id), by_flow_and_key(self.flow, self.key)
         return (by_id(self.obligation_id),)
 
 
+# A key is made for every look and every change, and the named constructor takes twice as long.
+_new_key: Final = tuple.__new__
+
+
 def by_id(obligation_id: str) -> Key:
     """The key that a commit, a rollback or the scan looks for."""
-    return Key(BY_ID, (obligation_id,))
+    return _new_key(Key, (BY_ID, (obligation_id,)))
 
 
 def by_flow_and_key(flow: str, key: str) -> Key:
     """The key that a reserve looks for: whoever holds it is in the way."""
-    return Key(BY_FLOW_AND_KEY, (flow, key))
+    return _new_key(Key, (BY_FLOW_AND_KEY, (flow, key)))
 
 
-class Reserve(msgspec.Struct, frozen=True, kw_only=True):
+class Reserve(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Record a tentative effect. ``obligation_id`` is a fresh one."""
 
     obligation_id: str
@@ -207,15 +217,16 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     intent: str = ""
     timeout_ms: int = LEAK_TIMEOUT_MS
+    counted: bool = False
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Make the effect permanent and visible."""
 
     trace_id: str
 
 
-class Rollback(msgspec.Struct, frozen=True, kw_only=True):
+class Rollback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Release everything tentative. ``strict`` asks to be refused when that was done before (A-70)."""
 
     trace_id: str
@@ -223,7 +234,7 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
 
 
-class Scan(msgspec.Struct, frozen=True, kw_only=True):
+class Scan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The leak scan's visit. Without a trace id of its own, its events carry the obligation's."""
 
     trace_id: str = ""
@@ -232,7 +243,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 Command: TypeAlias = Reserve | Commit | Rollback | Scan
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What ``decide`` found: the verdict, the obligation it is about, and everything to store in one change."""
 
     verdict: Cell
@@ -265,20 +276,20 @@ def decide(obligation: Obligation | None, command: Command, now: Instant, flows:
 
     For a reserve, ``obligation`` is what is found under its id or else under its flow and key.
     """
-    if isinstance(command, Reserve):
+    if type(command) is Reserve:
         return _reserve(obligation, command, now, flows)
     signal = _signal_of(command)
     cell, after, steps = _take(obligation, signal, command, now)
     told = ALREADY_ROLLED_BACK if signal is Signal.ROLLBACK and type(cell) is Replay else None
-    return Decision(cell, after, steps, changed=bool(steps), information=told)
+    return Decision(cell, after, steps, bool(steps), None, told)
 
 
-def _signal_of(command: Commit | Rollback | Scan) -> Signal:
-    if isinstance(command, Commit):
+def _signal_of(command: Command) -> Signal:
+    if type(command) is Commit:
         return Signal.COMMIT
-    if isinstance(command, Scan):
-        return Signal.SCAN
-    return Signal.ROLLBACK_STRICT if command.strict else Signal.ROLLBACK
+    if type(command) is Rollback:
+        return Signal.ROLLBACK_STRICT if command.strict else Signal.ROLLBACK
+    return Signal.SCAN
 
 
 def _reserve(holder: Obligation | None, command: Reserve, now: Instant, flows: Container[str]) -> Decision:
@@ -297,8 +308,8 @@ def _reserve(holder: Obligation | None, command: Reserve, now: Instant, flows: C
     if type(cell) is not Goto:
         return Decision(cell, holder)
     new = _reserved(command, now)
-    step = _step(new, cell, State.ABSENT, new.state, now, now, command.trace_id, command.flow)
-    return Decision(cell, new, (*steps, step), changed=True, leaked=leaked)
+    step = _step(new, cell, _ABSENT, _RESERVED, now, now, command.trace_id, command.flow)
+    return Decision(cell, new, (*steps, step), True, leaked)  # noqa: FBT003 - by position, because this is the hot path
 
 
 def _reserve_again(holder: Obligation, command: Reserve, now: Instant) -> Decision:
@@ -316,65 +327,70 @@ def _take(
     """The cell, and what it makes of the obligation that was there before."""
     cell = _cell(obligation, signal, now)
     goto = cell.goto if type(cell) is Refuse else cell
-    if obligation is None or type(goto) is not Goto or goto.path[-1] is State.RESERVED:
+    if obligation is None or type(goto) is not Goto or goto.path[-1] is _RESERVED:
         return cell, obligation, ()
     settled, step = _settled(obligation, goto, command, now)
     return cell, settled, (step,)
 
 
 def _cell(obligation: Obligation | None, signal: Signal, now: Instant) -> Cell:
-    cell = TABLE[State.ABSENT if obligation is None else obligation.effective_state(now)][signal]
+    cell = TABLE[_ABSENT if obligation is None else obligation.effective_state(now)][signal]
     assert type(cell) is not Never, cell.why
     return cell
 
 
+# Records and events are built by position: a keyword, a copy or an enum's ``value`` costs as much as all the rest.
+
+
 def _reserved(command: Reserve, now: Instant) -> Obligation:
     return Obligation(
-        obligation_id=command.obligation_id,
-        flow=command.flow,
-        key=command.key,
-        trace_id=command.trace_id,
-        intent=command.intent,
-        reserved_at=now,
-        timeout_ms=command.timeout_ms,
-        state=State.RESERVED,
-        version=1,
-        due_at=now + command.timeout_ms,
+        command.obligation_id,
+        command.flow,
+        command.key,
+        command.trace_id,
+        command.intent,
+        now,
+        command.timeout_ms,
+        _RESERVED,
+        1,
+        None,
+        "",
+        now + command.timeout_ms,
+        command.counted,
     )
 
 
-def _settled(obligation: Obligation, goto: Goto, command: Command, now: Instant) -> tuple[Obligation, JournalEvent]:
-    after = State(goto.path[-1])
+def _settled(before: Obligation, goto: Goto, command: Command, now: Instant) -> tuple[Obligation, JournalEvent]:
+    after = _STATES[goto.path[-1]]
     leaked = goto.event == LEAK_EVENT
-    who: Resolution = command.resolution if isinstance(command, Rollback) else "caller"
-    settled = msgspec.structs.replace(
-        obligation,
-        state=after,
-        version=obligation.version + 1,
-        settled_at=max(now, obligation.reserved_at),  # A-29: never before its beginning.
-        resolution="leak_scan" if leaked else who,
-        due_at=None,
+    who: Resolution = command.resolution if type(command) is Rollback else "caller"
+    settled = Obligation(
+        before.obligation_id,
+        before.flow,
+        before.key,
+        before.trace_id,
+        before.intent,
+        before.reserved_at,
+        before.timeout_ms,
+        after,
+        before.version + 1,
+        max(now, before.reserved_at),  # A-29: never before its beginning.
+        "leak_scan" if leaked else who,
+        None,
+        False,  # noqa: FBT003 - see above
     )
-    at = obligation.overdue_at if leaked else now  # A-27: true from the timeout on, whenever it is noticed.
+    at = before.overdue_at if leaked else now  # A-27: true from the timeout on, whenever it is noticed.
     detail = LEAK_TIMEOUT if leaked else who  # A-73: OBL-004 carries the error code as well.
-    return settled, _step(obligation, goto, obligation.state, after, at, now, command.trace_id, detail)
+    return settled, _step(before, goto, before.state, after, at, now, command.trace_id, detail)
 
 
 def _step(
     subject: Obligation, goto: Goto, before: State, after: State, at: Instant, now: Instant, trace_id: str, detail: str
 ) -> JournalEvent:
-    assert goto.event is not None  # INV-OBL-AUDIT-COMPLETE
-    return JournalEvent(
-        OBLIGATION,
-        subject.obligation_id,
-        goto.event,
-        before.value,
-        after.value,
-        at,
-        now,
-        trace_id=trace_id or subject.trace_id,
-        detail=detail,
-    )
+    event = goto.event
+    assert event is not None  # INV-OBL-AUDIT-COMPLETE
+    told, found = trace_id or subject.trace_id, subject.obligation_id
+    return JournalEvent(OBLIGATION, found, event, _TEXT[before], _TEXT[after], at, now, 0, told, detail)
 
 
 def scan_completed(*, scanned: int, leaked: int, now: Instant, trace_id: str = "") -> JournalEvent:

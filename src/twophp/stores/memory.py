@@ -1,16 +1,20 @@
 """A store that forgets: for tests and for trying things out (A-52). It keeps every promise but the durable one.
 
-Nothing waits here, so a transaction is one synchronous stretch that no other task can interrupt. Its changes are made
-at once, with a note of what was there before; when one of them breaks a rule, the notes are played back and nothing
-has happened.
+Nothing waits here, so a transaction is one synchronous stretch that no other task can interrupt, and a lock keeps other
+threads out: any thread may use the store, with or without an event loop. A put is checked before it is made. A change
+of several is made one after the other, with a note of what was there before; when one of them breaks a rule, the notes
+are played back and nothing has happened.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
 from heapq import heappop, heappush
-from typing import Any, Final, NamedTuple, Self
+from itertools import islice
+from typing import Any, Final, Self, TypeAlias
 
 from msgspec.structs import replace
 
@@ -44,19 +48,19 @@ _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no 
 _NOTHING: Final = object()
 
 
-class _Slot(NamedTuple):
-    id: int
-    record: Record
-    keys: tuple[Key, ...]
+class _Slot:
+    """Where a record is kept while it exists: under an id, found by its keys."""
+
+    __slots__ = ("id", "keys", "record")
+
+    def __init__(self, id_: int, record: Record, keys: tuple[Key, ...]) -> None:
+        self.id = id_
+        self.record = record
+        self.keys = keys
 
 
-class _Due(NamedTuple):
-    """An appointment. It holds for one version of a record; a later version makes its own."""
-
-    at: Instant
-    id: int
-    version: int
-    key: Key
+_Due: TypeAlias = tuple[Instant, int, int, Key]
+"""An appointment: when, the record's id, the version it holds for, and its key. A later version makes its own."""
 
 
 class MemoryStore:
@@ -66,6 +70,7 @@ class MemoryStore:
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         self._now: Instant = 0
         self._next_id = 1
         self._found: dict[Key, _Slot] = {}
@@ -77,7 +82,7 @@ class MemoryStore:
         self._lines: list[tuple[int, JournalEvent]] = []
         self._digests: list[bytes] = []
         self._kept: dict[str, str] = {}
-        self._before: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._before: list[tuple[Any, Any, Any]] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,37 +100,42 @@ class MemoryStore:
 
     async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
         """See ``Store.transact``."""
-        self._now = self.now()  # A-29
-        change = decide(View(keys, self._found, self._now))
-        if change.puts or change.drops or change.journal or change.statements:
-            self._apply(change, keys)
-        return change.answer
+        with self._lock:
+            self._now = now = max(self._clock(), self._now)  # A-29
+            change = decide(View(keys, self._found, now))
+            if change.puts or change.drops or change.journal or change.statements:
+                self._apply(change, keys)
+            return change.answer
 
     def _apply(self, change: Change, named: Sequence[Key]) -> None:
-        line_count = len(self._lines)
-        try:
+        if change.statements:
+            raise StoreError("the memory store runs no SQL", code="no_sql")
+        if len(change.puts) == 1 and not change.drops:
+            put = [self._put(change.puts[0], named)]
+        else:
             put = self._make(change, named)
+        for event in change.journal:
+            self._lines.append((_NO_RECORD, event))
+        for slot in put:
+            at = slot.record.due_at
+            if at is not None and slot.keys:  # Without keys it was dropped again.
+                key = slot.keys[0]
+                heappush(self._due[_kind(key.by)], (at, slot.id, slot.record.version, key))
+
+    def _make(self, change: Change, named: Sequence[Key]) -> list[_Slot]:
+        line_count = len(self._lines)
+        before: list[tuple[Any, Any, Any]] = []
+        self._before = before
+        try:
+            slots = [self._put(put, named) for put in change.puts]
+            for key in change.drops:
+                self._drop(key, named)
         except BaseException:
-            for mapping, key, value in reversed(self._before):
-                if value is _NOTHING:
-                    mapping.pop(key, None)
-                else:
-                    mapping[key] = value
+            _play_back(before)
             del self._lines[line_count:]
             raise
         finally:
-            self._before.clear()
-        for slot in put:
-            if slot.record.due_at is not None:
-                self._appoint(slot, slot.record.due_at)
-
-    def _make(self, change: Change, named: Sequence[Key]) -> list[_Slot]:
-        if change.statements:
-            raise StoreError("the memory store runs no SQL", code="no_sql")
-        slots = [self._put(put, named) for put in change.puts]
-        for key in change.drops:
-            self._drop(key, named)
-        self._lines.extend([(_NO_RECORD, event) for event in change.journal])
+            self._before = None
         return slots
 
     def _put(self, put: Put, named: Sequence[Key]) -> _Slot:
@@ -134,106 +144,122 @@ class MemoryStore:
         slot = self._seen(keys[0], named)
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
-        id_ = self._new_id() if slot is None else slot.id
-        now = _Slot(id_, record, keys)
-        self._rekey(now, () if slot is None else slot.keys)
-        for part, sealed in put.seals.items():
-            self._set(self._seals, (id_, part), _NOTHING if sealed is None else sealed)
+        for key in keys:
+            if self._found.get(key, slot) is not slot:
+                raise StoreError(f"{key}: another record holds it", code="constraint")
         if put.entry is not None:
-            self._write_entry(id_, put.entry, put.journal)
-        self._lines.extend([(id_, event) for event in put.journal])
-        return now
-
-    def _new_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
+            self._check_entry(slot, put.entry, put.journal)
+        # From here on nothing can fail.
+        if slot is None:
+            slot = _Slot(self._next_id, record, ())
+            self._next_id += 1
+        self._move(slot, record, keys)
+        if put.seals:
+            for part, sealed in put.seals.items():
+                self._set(self._seals, (slot.id, part), _NOTHING if sealed is None else sealed)
+        if put.entry is not None:
+            self._write_entry(slot.id, put.entry)
+        for event in put.journal:
+            self._lines.append((slot.id, event))
+        return slot
 
     def _seen(self, key: Key, named: Sequence[Key]) -> _Slot | None:
         """The record under ``key`` if the transaction has read it, or has itself put it."""
         slot = self._found.get(key)
         if slot is None or key in named or any(held in named for held in slot.keys):
             return slot
-        return slot if any(mapping is self._found and held == key for mapping, held, _ in self._before) else None
+        return slot if any(place is slot for place, _, _ in self._before or ()) else None
 
-    def _rekey(self, slot: _Slot, held: tuple[Key, ...]) -> None:
-        """Let go of what is no longer held, and take the rest unless somebody else holds it."""
+    def _move(self, slot: _Slot, record: Record, keys: tuple[Key, ...]) -> None:
+        """Make it the slot's record, let go of the keys that it no longer holds and take the others."""
+        if self._before is not None:
+            self._before.append((slot, slot.record, slot.keys))
+        held = slot.keys
+        slot.record, slot.keys = record, keys
+        if keys == held:
+            return
         for key in held:
-            if key not in slot.keys:
+            if key not in keys:
                 self._set(self._found, key, _NOTHING)
-        for key in slot.keys:
-            holder = self._found.get(key)
-            if holder is not None and holder.id != slot.id:
-                raise StoreError(f"{key}: another record holds it", code="constraint")
-            self._set(self._found, key, slot)
+        for key in keys:
+            if key not in held:
+                self._set(self._found, key, slot)
 
     def _drop(self, key: Key, named: Sequence[Key]) -> None:
         """Forget the record. Its ledger row and its history still say what became of it."""
         slot = self._seen(key, named)
         if slot is None:
             raise StoreError(f"{key}: there is no record to drop", code="bad_change")
-        for held in slot.keys:
-            self._set(self._found, held, _NOTHING)
+        self._move(slot, slot.record, ())
         for part in _PARTS:
             self._set(self._seals, (slot.id, part), _NOTHING)
 
-    def _write_entry(self, id_: int, entry: LedgerEntry, journal: Sequence[JournalEvent]) -> None:
+    def _check_entry(self, slot: _Slot | None, entry: LedgerEntry, journal: Sequence[JournalEvent]) -> None:
         pair = _pair(entry)
+        there = slot is not None and slot.id in self._entries
         if broken := broken_rules(entry):
             raise StoreError(f"{pair}: {broken[0]}", code="constraint")
         if not journal:
             raise StoreError(f"{pair}: a ledger row changes with a line of history", code="bad_change")
-        if entry.version == 1:
-            if id_ in self._entries or pair in self._pairs:
-                raise StoreError(f"{pair}: there is a row for it", code="constraint")
-            self._set(self._pairs, pair, id_)
-        elif id_ not in self._entries:
+        if entry.version == 1 and (there or pair in self._pairs):
+            raise StoreError(f"{pair}: there is a row for it", code="constraint")
+        if entry.version != 1 and not there:
             raise StoreError(f"{pair}: a ledger row that is not there cannot change", code="bad_change")
+
+    def _write_entry(self, id_: int, entry: LedgerEntry) -> None:
+        if entry.version == 1:
+            self._set(self._pairs, _pair(entry), id_)
         self._set(self._entries, id_, entry)
         self._set(self._unsynced, id_, None)
 
     def _set(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
-        self._before.append((mapping, key, mapping.get(key, _NOTHING)))
+        if self._before is not None:
+            self._before.append((mapping, key, mapping.get(key, _NOTHING)))
         if value is _NOTHING:
             mapping.pop(key, None)
         else:
             mapping[key] = value
 
-    def _appoint(self, slot: _Slot, at: Instant) -> None:
-        """Note when the record is due. Appointments that a later version has made void go when their time comes."""
-        key = slot.keys[0]
-        heappush(self._due[_kind(key)], _Due(at, slot.id, slot.record.version, key))
-
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: taken from a heap and put back, for they stay due until somebody attends to them."""
-        heap, found = self._due[kind], list[_Due]()
-        while heap and heap[0].at < before and len(found) < limit:
-            appointment = heappop(heap)
-            slot = self._found.get(appointment.key)
-            if slot is not None and (slot.id, slot.record.version) == (appointment.id, appointment.version):
-                found.append(appointment)
-        for appointment in found:
-            heappush(heap, appointment)
-        return [appointment.key for appointment in found]
+        with self._lock:
+            heap, found = self._due[kind], list[_Due]()
+            while heap and heap[0][0] < before and len(found) < limit:
+                appointment = heappop(heap)
+                _at, id_, version, key = appointment
+                slot = self._found.get(key)
+                if slot is not None and (slot.id, slot.record.version) == (id_, version):
+                    found.append(appointment)
+            for appointment in found:
+                heappush(heap, appointment)
+            return [key for _at, _id, _version, key in found]
 
     async def unseal(self, key: Key, part: Part) -> Sealed | None:
         """See ``Store.unseal``."""
-        slot = self._found.get(key)
-        return None if slot is None else self._seals.get((slot.id, part))
+        with self._lock:
+            slot = self._found.get(key)
+            return None if slot is None else self._seals.get((slot.id, part))
 
     async def changes(self, limit: int) -> Sequence[LedgerEntry]:
         """See ``Store.changes``."""
-        return [self._entries[id_] for id_ in list(self._unsynced)[:limit]]
+        with self._lock:
+            return [self._entries[id_] for id_ in list(self._unsynced)[:limit]]
 
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
-        for entry in entries:
-            id_ = self._pairs.get(_pair(entry), _NO_RECORD)
-            if id_ in self._entries and self._entries[id_].version == entry.version:
-                self._entries[id_] = replace(self._entries[id_], sync_timestamp=at)
-                self._unsynced.pop(id_, None)
+        with self._lock:
+            for entry in entries:
+                id_ = self._pairs.get(_pair(entry), _NO_RECORD)
+                if id_ in self._entries and self._entries[id_].version == entry.version:
+                    self._entries[id_] = replace(self._entries[id_], sync_timestamp=at)
+                    self._unsynced.pop(id_, None)
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""
+        with self._lock:
+            return self._answer(question)
+
+    def _answer(self, question: Question) -> Sequence[LedgerEntry]:
         rows = [self._entries[id_] for id_ in sorted(self._entries)]
         match question:
             case Tree(root):
@@ -264,12 +290,14 @@ class MemoryStore:
 
     async def history(self, key: Key) -> Sequence[JournalLine]:
         """See ``Store.history``."""
-        slot = self._found.get(key)
-        return [] if slot is None else [line for line in self._chained(0) if line.record == slot.id]
+        with self._lock:
+            slot = self._found.get(key)
+            return [] if slot is None else [line for line in self._chained(0) if line.record == slot.id]
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
         """The whole journal, a page at a time."""
-        return list(self._chained(after))[:limit]
+        with self._lock:
+            return list(islice(self._chained(after), limit))
 
     def _chained(self, after: int) -> Iterator[JournalLine]:
         """The lines with their hashes, which are made when somebody first looks: a chain in memory proves nothing."""
@@ -287,9 +315,20 @@ class MemoryStore:
         """See ``Store.close``. There is nothing to finish."""
 
 
-def _kind(key: Key) -> str:
+@cache
+def _kind(by: str) -> str:
     """An index is named after the kind of record it finds."""
-    return key.by.partition(".")[0]
+    return by.partition(".")[0]
+
+
+def _play_back(notes: Sequence[tuple[Any, Any, Any]]) -> None:
+    for place, what, was in reversed(notes):
+        if type(place) is _Slot:
+            place.record, place.keys = what, was
+        elif was is _NOTHING:
+            place.pop(what, None)
+        else:
+            place[what] = was
 
 
 def _pair(entry: LedgerEntry) -> tuple[str, str, str]:
