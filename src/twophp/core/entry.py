@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from twophp.core.call import Call
 from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.records import Instant
 
@@ -83,6 +84,33 @@ def server_entry(intent: Intent, writer: Writer) -> LedgerEntry:
         intent.version,
         intent.mode,
         intent.client_id_is_proxy,
+    )
+
+
+def client_entry(call: Call, writer: Writer) -> LedgerEntry:
+    """The client's row: what it called, on whose behalf, and what it was told (draft §10.2, A-49)."""
+    phase = Phase(call.stage.value)
+    assert call.registered_at is not None, "a call is in the ledger from the moment both ids are known"
+    return LedgerEntry(
+        call.client_correlation_id,
+        call.server_correlation_id,
+        writer.service_ledger_id,
+        call.service_endpoint,
+        "client",
+        writer.source,
+        call.target,
+        call.parent_reference_id,
+        phase,
+        call.registered_at,
+        call.confirmed_at,
+        call.ttl_ms,
+        outcome_of(phase),
+        None,  # The client keeps no payload once its call is in the ledger.
+        None,
+        None,
+        call.row_version,
+        call.mode,
+        client_id_is_proxy=False,
     )
 
 

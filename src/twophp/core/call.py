@@ -1,0 +1,117 @@
+"""The call: one mutation that a client makes, from the moment it knows both ids to its end."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from twophp.core.identity import digest
+from twophp.core.intent import FACTS_CHARS, Mode
+from twophp.core.records import Instant, Key
+
+CALL: Final = "call"
+BY_CLIENT_ID: Final = "call.client_correlation_id"
+CALL_TAG: Final = b"twophp:call-facts:1"
+MEANT_TAG: Final = b"twophp:call-meant:1"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Stage(StrEnum):
+    """How far a call has come, as its client knows it. All but the first two are the draft's phases."""
+
+    ABSENT = "ABSENT"
+    SENT = "SENT"  # On its way to a server that will not wait for a confirm; not in the ledger.
+    WAITING_CONFIRM = "WAITING_CONFIRM"
+    PROCESSING = "PROCESSING"
+    COMMITTED = "COMMITTED"
+    FAILED = "FAILED"
+    TTL_EXPIRED = "TTL_EXPIRED"
+
+    __hash__ = str.__hash__
+
+
+OPEN: Final = frozenset({Stage.SENT, Stage.WAITING_CONFIRM, Stage.PROCESSING})
+IN_LEDGER: Final = frozenset(Stage) - {Stage.ABSENT, Stage.SENT}
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """The client's record. Fields stand in the order of the store's columns."""
+
+    client_correlation_id: str
+    parent_reference_id: str  # Its own id if it is a root (draft §5.2.3), else the inbound call's (A-50).
+    method: str
+    url: str  # Without query: the confirm and the status read need no more, and a query may hold anything.
+    meant: str  # Digest of what was asked for, so that an id given twice is seen.
+    target: str
+    service_endpoint: str
+    mode: Mode
+    sent_at: Instant
+    # What follows changes on the way; what stands above never does.
+    stage: Stage = Stage.ABSENT
+    version: int = 0
+    row_version: int = 0  # Of its ledger row; 0 while it has none.
+    server_correlation_id: str = ""
+    ttl_ms: int = 0
+    registered_at: Instant | None = None  # Receipt of the answer that told the server id (A-56).
+    confirm_by: Instant | None = None  # Nobody may begin to confirm it from then on.
+    confirmed_at: Instant | None = None  # Receipt of the answer to Phase 2.
+    settled_at: Instant | None = None
+    status: int | None = None
+    resource_id: str | None = None
+    status_url: str = ""  # Where the server said to ask; empty: at the call's own URL.
+    acknowledged_at: Instant | None = None  # Receipt of the callback ...
+    answered_at: Instant | None = None  # ... and of the final answer: the two columns of draft §5.5.5.
+    owner: str = ""
+    fence: int = 0
+    attempts: int = 0  # How often somebody who took it over could not find out.
+    last_error: str = ""  # A code, never a text.
+    due_at: Instant | None = None
+
+    def keys(self) -> tuple[Key, ...]:
+        """Found by the id the client made: one call per id."""
+        return (by_client_id(self.client_correlation_id),)
+
+
+FIXED_FIELDS: Final = Call.__struct_fields__.index("stage")
+
+
+def by_client_id(client_correlation_id: str) -> Key:
+    """The key of a call."""
+    return Key(BY_CLIENT_ID, (client_correlation_id,))
+
+
+def meant_by(method: str, url: str, content_type: str, body: bytes) -> str:
+    """What a call asks for, as far as anybody has to compare it (A-32)."""
+    return digest(MEANT_TAG, method.encode(), url.encode(), content_type.encode(), body)
+
+
+def call_facts(call: Call) -> str:
+    """What every line about a call says of the call as it then is, so an edit shows."""
+    facts = msgspec.structs.astuple(call)[:FIXED_FIELDS]
+    outcome = (call.status, call.resource_id, call.confirmed_at, call.settled_at)
+    told = (call.server_correlation_id, call.ttl_ms, call.registered_at, call.confirm_by)
+    return digest(CALL_TAG, _encode((*facts, *told, *outcome)))[:FACTS_CHARS]
+
+
+class Evidence(StrEnum):
+    """The four rows of draft §5.5.5: what a callback and an answer, each there or missing, say together."""
+
+    NORMAL = "NORMAL"  # Both came.
+    RESPONSE_LOST = "RESPONSE_LOST"  # The point of no return was crossed; the status read tells the rest (A-40).
+    CALLBACK_LOST = "CALLBACK_LOST"  # The row is written from the answer (A-41).
+    UNKNOWN = "UNKNOWN"  # Nothing came, which proves nothing: ask with the same id (A-42).
+
+
+def classify(*, callback: bool, response: bool) -> Evidence:
+    """The row of draft §5.5.5 for what has arrived of an auto-confirmed call."""
+    if callback:
+        return Evidence.NORMAL if response else Evidence.RESPONSE_LOST
+    return Evidence.CALLBACK_LOST if response else Evidence.UNKNOWN
+
+
+def evidence_of(call: Call) -> Evidence:
+    """What has arrived of this call."""
+    return classify(callback=call.acknowledged_at is not None, response=call.answered_at is not None)

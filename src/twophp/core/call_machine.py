@@ -1,0 +1,424 @@
+"""The call machine: every rule about what a client knows of a call it made, and nothing else.
+
+Theory. A client knows what it was told, and one thing more: whether it still means to confirm. Four things follow.
+
+* A call has a ledger row from the moment both ids are known (draft §5.2.3), and the row says what the server said last
+  (A-49). An answer that was overtaken by a later one changes nothing; there is no way back.
+* What the server executes at once (auto-confirm) is noted *before* it is sent, as SENT, without a row: the one case in
+  which something may run while the client holds nothing (A-43). What can still be told by nobody stays SENT.
+* The one thing a client decides by itself is not to confirm: GIVE_UP. Afterwards the same call may be made anew, so it
+  must be true. An open call therefore has a driver with a lease and a fence. Whoever takes a call over may confirm it,
+  so only the holder of the fence may give it up; a driver that was suspended and comes back is OVERTAKEN.
+* Facts need no fence. Whoever hears how a call ended writes it down, and the second to do so finds it written.
+
+    before    NOTE
+    told      WAITING, PROCESSING, COMMITTED, FAILED, EXPIRED, NONE, PLAIN, ACKNOWLEDGED, ACKNOWLEDGED_AGAIN, OTHER
+    driver    GIVE_UP, RENEW, RELEASE, OVERTAKEN
+    others    TAKE_OVER, HELD, FORGET, IDLE
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from twophp.core.call import CALL, IN_LEDGER, OPEN, Call, Stage, call_facts
+from twophp.core.intent import Mode, Phase
+from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
+from twophp.core.policy import DAY_MS, HOUR_MS, SECOND_MS
+from twophp.core.records import Instant, JournalEvent
+
+
+class Signal(StrEnum):
+    """What a command amounts to, once its guards have been weighed."""
+
+    NOTE = "NOTE"  # About to be sent to a server that confirms by itself.
+    WAITING = "WAITING"  # The server registered it and waits.
+    PROCESSING = "PROCESSING"  # The server said so, with its id.
+    COMMITTED = "COMMITTED"
+    FAILED = "FAILED"
+    EXPIRED = "EXPIRED"  # A 408, or a status read that says so.
+    NONE = "NONE"  # The server says that there is no such intent, or that it registered nothing.
+    PLAIN = "PLAIN"  # The server does not speak 2PHP and has simply done it (A-06).
+    ACKNOWLEDGED = "ACKNOWLEDGED"  # The callback came: the point of no return was crossed (draft §5.5.5).
+    ACKNOWLEDGED_AGAIN = "ACKNOWLEDGED_AGAIN"  # Delivered a second time (A-39).
+    OTHER = "OTHER"  # Told about another server correlation id than before.
+    GIVE_UP = "GIVE_UP"  # Too late to confirm, says the holder of the fence.
+    RENEW = "RENEW"  # Still being driven, says the holder of the fence.
+    RELEASE = "RELEASE"  # No longer being driven, says the holder of the fence.
+    OVERTAKEN = "OVERTAKEN"  # Any of the three, from somebody whose fence was taken over.
+    TAKE_OVER = "TAKE_OVER"  # The lease ran out, or the driver let go.
+    HELD = "HELD"  # The lease still runs.
+    FORGET = "FORGET"  # It was kept long enough.
+    IDLE = "IDLE"  # Nothing to do.
+
+    __hash__ = str.__hash__
+
+
+UNKNOWN: Final = "unknown_call"
+OTHER_INTENT: Final = "other_intent"
+CONTRADICTION: Final = "contradiction"
+NOT_WAITING: Final = "not_waiting"
+IS_OVERTAKEN: Final = "overtaken"
+IS_HELD: Final = "held"
+
+_S, _C = Signal, Stage
+_REPLAY, _IGNORE = Replay(), Ignore()
+_NONE: Final = Goto((_C.ABSENT,), "not_registered")
+_FORGOTTEN: Final = Goto((_C.ABSENT,), "forgotten")
+_CONTRADICTION: Final = Refuse(CONTRADICTION)
+
+
+def _never(why: str, *signals: Signal) -> dict[Signal, Cell]:
+    return dict.fromkeys(signals, Never(why))
+
+
+def _driven(stage: Stage) -> dict[Signal, Cell]:
+    """What an open call's driver may do, and what others may do about it."""
+    return {
+        _S.RENEW: Goto((stage,)),
+        _S.RELEASE: Goto((stage,)),
+        _S.TAKE_OVER: Goto((stage,), "taken_over"),
+        _S.HELD: Refuse(IS_HELD),
+        _S.OVERTAKEN: Refuse(IS_OVERTAKEN),
+        _S.IDLE: _IGNORE,
+        **_never("it has not ended", _S.FORGET),
+    }
+
+
+_ENDED: Final[dict[Signal, Cell]] = {
+    _S.NOTE: _REPLAY,
+    _S.WAITING: _IGNORE,  # An answer that was overtaken.
+    _S.NONE: _IGNORE,  # Forgotten by the server; what it said before still holds.
+    _S.PLAIN: _IGNORE,
+    _S.ACKNOWLEDGED_AGAIN: _REPLAY,
+    _S.OTHER: Refuse(OTHER_INTENT),
+    _S.GIVE_UP: Refuse(NOT_WAITING),
+    _S.RENEW: _IGNORE,
+    _S.RELEASE: _IGNORE,
+    _S.OVERTAKEN: Refuse(IS_OVERTAKEN),
+    _S.HELD: Refuse(IS_HELD),
+    _S.FORGET: _FORGOTTEN,
+    _S.IDLE: _IGNORE,
+    **_never("only an open call is driven", _S.TAKE_OVER),
+}
+
+TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
+    _C.ABSENT: {
+        _S.NOTE: Goto((_C.SENT,)),
+        _S.WAITING: Goto((_C.WAITING_CONFIRM,)),  # draft §5.2.3
+        _S.PROCESSING: Goto((_C.PROCESSING,)),  # T2: a repeated Phase 1 whose intent went on.
+        _S.COMMITTED: Goto((_C.COMMITTED,)),
+        _S.FAILED: Goto((_C.FAILED,)),
+        _S.EXPIRED: _IGNORE,  # Both ids were never known, so there is no row to write.
+        _S.NONE: _IGNORE,
+        _S.PLAIN: _IGNORE,
+        **dict.fromkeys((_S.GIVE_UP, _S.RENEW, _S.RELEASE), Refuse(UNKNOWN)),
+        _S.ACKNOWLEDGED: Refuse(UNKNOWN),  # A-66: only known client ids.
+        _S.IDLE: _IGNORE,
+        **_never("there is nothing to compare with", _S.OTHER, _S.OVERTAKEN, _S.ACKNOWLEDGED_AGAIN),
+        **_never("there is no lease and no end", _S.TAKE_OVER, _S.HELD, _S.FORGET),
+    },
+    _C.SENT: {
+        **_driven(_C.SENT),
+        _S.NOTE: _REPLAY,
+        _S.WAITING: Goto((_C.WAITING_CONFIRM,)),  # A server that knows no auto-confirm.
+        _S.PROCESSING: Goto((_C.PROCESSING,)),
+        _S.COMMITTED: Goto((_C.COMMITTED,)),
+        _S.FAILED: Goto((_C.FAILED,)),
+        _S.EXPIRED: _NONE,
+        _S.NONE: _NONE,
+        _S.PLAIN: Goto((_C.ABSENT,), "plain"),  # A-06: no client ledger row.
+        _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),  # A-41: whichever comes first writes the row.
+        _S.GIVE_UP: Refuse(NOT_WAITING),
+        **_never("no server id was told yet", _S.OTHER, _S.ACKNOWLEDGED_AGAIN),
+    },
+    _C.WAITING_CONFIRM: {
+        **_driven(_C.WAITING_CONFIRM),
+        _S.NOTE: _REPLAY,
+        _S.WAITING: _REPLAY,
+        _S.PROCESSING: Goto((_C.PROCESSING,)),
+        _S.COMMITTED: Goto((_C.COMMITTED,)),
+        _S.FAILED: Goto((_C.FAILED,)),
+        _S.EXPIRED: Goto((_C.TTL_EXPIRED,)),
+        _S.NONE: Goto((_C.TTL_EXPIRED,), "not_there"),  # Whatever ran is remembered for a day at least (A-83).
+        _S.PLAIN: _IGNORE,
+        _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
+        _S.OTHER: Refuse(OTHER_INTENT),
+        _S.GIVE_UP: Goto((_C.TTL_EXPIRED,), "given_up"),  # A-49
+        **_never("it was not acknowledged before", _S.ACKNOWLEDGED_AGAIN),
+    },
+    _C.PROCESSING: {
+        **_driven(_C.PROCESSING),
+        _S.NOTE: _REPLAY,
+        _S.WAITING: _IGNORE,
+        _S.PROCESSING: _REPLAY,
+        _S.COMMITTED: Goto((_C.COMMITTED,)),
+        _S.FAILED: Goto((_C.FAILED,)),
+        _S.EXPIRED: _CONTRADICTION,  # The TTL binds only what is unconfirmed (A-30).
+        _S.NONE: _IGNORE,
+        _S.PLAIN: _IGNORE,
+        _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
+        _S.ACKNOWLEDGED_AGAIN: _REPLAY,
+        _S.OTHER: Refuse(OTHER_INTENT),
+        _S.GIVE_UP: Refuse(NOT_WAITING),
+    },
+    _C.COMMITTED: {
+        **_ENDED,
+        _S.PROCESSING: _IGNORE,
+        _S.COMMITTED: _REPLAY,
+        _S.FAILED: _CONTRADICTION,
+        _S.EXPIRED: _IGNORE,  # A server with literal_ttl_reject (A-30).
+        _S.ACKNOWLEDGED: Goto((_C.COMMITTED,), "acknowledged"),
+    },
+    _C.FAILED: {
+        **_ENDED,
+        _S.PROCESSING: _IGNORE,
+        _S.COMMITTED: _CONTRADICTION,
+        _S.FAILED: _REPLAY,
+        _S.EXPIRED: _IGNORE,
+        _S.ACKNOWLEDGED: Goto((_C.FAILED,), "acknowledged"),
+    },
+    _C.TTL_EXPIRED: {
+        **_ENDED,
+        # A-22: a confirm that was on its way may still be let in during the grace; what the server says is true.
+        _S.PROCESSING: Goto((_C.PROCESSING,)),
+        _S.COMMITTED: Goto((_C.COMMITTED,)),
+        _S.FAILED: Goto((_C.FAILED,)),
+        _S.EXPIRED: _REPLAY,
+        _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
+    },
+}
+
+
+class Care(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a driver may be silent, how long a call is kept, how far apart it is asked about."""
+
+    lease_ms: int = 5 * SECOND_MS
+    kept_ms: int = 30 * DAY_MS
+    first_delay_ms: int = SECOND_MS
+    longest_delay_ms: int = HOUR_MS
+
+    def delay_ms(self, attempts: int) -> int:
+        """How long to leave a call alone after so many who could not find out."""
+        doublings = min(attempts, 16)
+        return int(min(self.first_delay_ms * 2**doublings, self.longest_delay_ms))
+
+
+DEFAULT_CARE: Final = Care()
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a call is from the beginning."""
+
+    client_correlation_id: str
+    parent_reference_id: str
+    method: str
+    url: str
+    meant: str
+    target: str
+    service_endpoint: str
+    mode: Mode
+    sent_at: Instant
+    owner: str
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Write it down before it is sent."""
+
+    opening: Opening
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the server said, on which channel and when. ``opening`` makes the record if there is none yet."""
+
+    phase: Phase
+    by: Literal["phase_1", "phase_2", "status_read", "callback"]
+    at: Instant
+    opening: Opening | None = None
+    server_correlation_id: str = ""
+    ttl_ms: int = 0
+    confirm_by: Instant | None = None
+    status: int | None = None
+    resource_id: str | None = None
+    status_url: str = ""
+
+
+class NotThere(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The server says that nothing is registered; ``plain``: because it simply did what was asked (A-06)."""
+
+    plain: bool = False
+
+
+class GiveUp(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """It is too late to confirm, and this driver has not confirmed."""
+
+    fence: int
+
+
+class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The heartbeat of the driver."""
+
+    fence: int
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The driver leaves an open call to whoever comes by next."""
+
+    fence: int
+    error: str = ""
+
+
+class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The reconciler's visit: take over what nobody drives, forget what is old."""
+
+    owner: str
+
+
+Command: TypeAlias = Note | Told | NotThere | GiveUp | Renew | Release | Attend
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """What ``decide`` found: the verdict, the call as it is to be stored, and the history to write with it."""
+
+    verdict: Cell
+    call: Call | None
+    steps: tuple[JournalEvent, ...] = ()
+    changed: bool = False
+
+    @property
+    def code(self) -> str | None:
+        """The refusal's code, or None."""
+        return self.verdict.code if type(self.verdict) is Refuse else None
+
+
+def decide(call: Call | None, command: Command, now: Instant, care: Care = DEFAULT_CARE) -> Decision:
+    """What ``command`` means for ``call`` at ``now``. Pure: the same arguments give the same decision."""
+    before = Stage.ABSENT if call is None else call.stage
+    cell = TABLE[before][_signal_of(call, command, now)]
+    assert type(cell) is not Never, cell.why
+    if type(cell) is not Goto:
+        return Decision(cell, call)
+    call = call or _opened(command)
+    after = Stage(cell.path[-1])
+    news = _facts_of(call, command) | _care_for(call, after, command, now, care)
+    is_history = after is not before or cell.event is not None
+    if is_history and after in IN_LEDGER:
+        news["row_version"] = call.row_version + 1
+    changed = msgspec.structs.replace(call, stage=after, version=call.version + 1, **news)
+    steps = (_step(changed, cell, before, now),) if is_history else ()
+    return Decision(cell, changed, steps, changed=True)
+
+
+_SIGNALS: Final = {
+    Phase.WAITING_CONFIRM: _S.WAITING,
+    Phase.PROCESSING: _S.PROCESSING,
+    Phase.COMMITTED: _S.COMMITTED,
+    Phase.FAILED: _S.FAILED,
+    Phase.TTL_EXPIRED: _S.EXPIRED,
+    Phase.ABANDONED: _S.EXPIRED,  # A-49: a client never learns the difference; A-21: no server of ours tells it.
+}
+
+
+def _signal_of(call: Call | None, command: Command, now: Instant) -> Signal:
+    match command:
+        case Note():
+            return Signal.NOTE
+        case Told():
+            return _signal_of_told(call, command)
+        case NotThere():
+            return Signal.PLAIN if command.plain else Signal.NONE
+        case Attend():
+            return _signal_of_attend(call, now)
+    if call is not None and call.fence != command.fence:
+        return Signal.OVERTAKEN
+    return {GiveUp: Signal.GIVE_UP, Renew: Signal.RENEW, Release: Signal.RELEASE}[type(command)]
+
+
+def _signal_of_told(call: Call | None, told: Told) -> Signal:
+    known = "" if call is None else call.server_correlation_id
+    if known and told.server_correlation_id not in {"", known}:
+        return Signal.OTHER
+    if told.by == "callback":
+        again = call is not None and call.acknowledged_at is not None
+        return Signal.ACKNOWLEDGED_AGAIN if again else Signal.ACKNOWLEDGED
+    signal = _SIGNALS[told.phase]
+    if not known and not told.server_correlation_id and signal is not Signal.EXPIRED:
+        return Signal.IDLE  # A row needs both ids (draft §5.2.3); it will be told again with both.
+    return signal
+
+
+def _signal_of_attend(call: Call | None, now: Instant) -> Signal:
+    if call is None:
+        return Signal.IDLE
+    is_due = call.due_at is not None and call.due_at <= now
+    if call.stage in OPEN:
+        return Signal.TAKE_OVER if is_due else Signal.HELD
+    return Signal.FORGET if is_due else Signal.IDLE
+
+
+def _opened(command: Command) -> Call:
+    assert isinstance(command, (Note, Told))
+    opening = command.opening
+    assert opening is not None, "whoever tells of a new call says what it is"
+    return Call(
+        opening.client_correlation_id,
+        opening.parent_reference_id,
+        opening.method,
+        opening.url,
+        opening.meant,
+        opening.target,
+        opening.service_endpoint,
+        opening.mode,
+        opening.sent_at,
+        owner=opening.owner,
+        fence=1,
+    )
+
+
+def _facts_of(call: Call, command: Command) -> dict[str, Any]:
+    """What was learned, beside the stage."""
+    if not isinstance(command, Told):
+        return {}
+    news: dict[str, Any] = {}
+    if not call.server_correlation_id and command.server_correlation_id:
+        news.update(server_correlation_id=command.server_correlation_id, registered_at=command.at)
+        news.update(ttl_ms=command.ttl_ms, confirm_by=command.confirm_by)
+    if command.by == "callback":
+        return news | {"acknowledged_at": command.at}
+    if command.by == "phase_2":
+        news["confirmed_at"] = command.at
+    if command.phase in {Phase.COMMITTED, Phase.FAILED} and command.by != "status_read":
+        news["answered_at"] = command.at
+    said = {"status": command.status, "resource_id": command.resource_id, "status_url": command.status_url}
+    return news | {name: value for name, value in said.items() if value}
+
+
+def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Care) -> dict[str, Any]:
+    """Who looks after the call from here on, and when somebody must."""
+    if after is Stage.ABSENT:
+        return {"due_at": None}
+    if isinstance(command, Told) and command.by == "callback" and call.stage is after:
+        return {}  # Only acknowledged: whoever drives it still does, and what has ended ended before.
+    if after not in OPEN:
+        return {"settled_at": now, "owner": "", "last_error": "", "due_at": now + care.kept_ms}
+    match command:
+        case Attend():
+            return {
+                "owner": command.owner,
+                "fence": call.fence + 1,
+                "attempts": call.attempts + 1,
+                "due_at": now + care.lease_ms,
+            }
+        case Release():
+            return {"owner": "", "last_error": command.error, "due_at": now + care.delay_ms(call.attempts)}
+    return {"settled_at": None, "due_at": now + care.lease_ms}
+
+
+def _step(call: Call, goto: Goto, before: Stage, now: Instant) -> JournalEvent:
+    event, detail = goto.event or call.stage.value, call_facts(call)
+    return JournalEvent(
+        CALL, call.client_correlation_id, event, before.value, call.stage.value, now, now, call.fence, "", detail
+    )
