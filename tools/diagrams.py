@@ -13,6 +13,8 @@ from typing import Any
 from twophp.core import compensation, obligation, phase, registrar, surface
 from twophp.core.intent import Phase
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
+from twophp.core.registration import STEPS
+from twophp.core.rulebook import Rule
 
 PAGE = "machines.md"
 
@@ -74,6 +76,7 @@ def machines() -> str:
         markdown(("Event", "Meaning"), ((f"`{code}`", text) for code, text in obligation.EVENTS.items())),
         markdown(("Error", "Meaning"), ((f"`{code}`", text) for code, text in obligation.ERRORS.items())),
         REGISTRAR,
+        registrar_states(),
         rules(registrar.RULES),
         COMPENSATION,
         rules(compensation.RULES),
@@ -163,7 +166,20 @@ def _text(cell: Cell, notes: dict[str, int]) -> str:
     raise TypeError(cell)
 
 
-def rules(ordered: Iterable[registrar.Rule[Any]]) -> str:
+def registrar_states() -> str:
+    """The states of a logical key. S0, where nothing is there, is written out: the contract counts from it."""
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> S0: a request arrives"]
+    for before, steps in STEPS.items():
+        lines += [f"    {_id(before)} --> {_id(after)}: {step}" for step, after in steps.items()]
+        lines += [] if before.isidentifier() else [f'    state "{before}" as {_id(before)}']
+    return "\n".join([*lines, "```", ""])
+
+
+def _id(state: StrEnum) -> str:
+    return state.value if state.isidentifier() else state.name
+
+
+def rules(ordered: Iterable[Rule[Any]]) -> str:
     """A decision list as a table, in its order."""
     columns = ("Row", "When", "Code", "Cause", "Prior shown", "Effect", "Enforces")
     rows = (

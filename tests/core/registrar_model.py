@@ -41,13 +41,15 @@ class World:
         self.nonces[name] = Nonce(name, owner, self.now, self.now + valid_for)
         return name
 
-    def register(self, request: RegistrationRequest, *, began: int, crashes: bool = False) -> Decision:
+    def register(
+        self, request: RegistrationRequest, *, began: int, crashes: bool = False, fenced: bool = False
+    ) -> Decision:
         """One attempt that began at step ``began`` and decides now; ``crashes`` loses it before its commit."""
         self.steps += 1
         known = self.model.get(request.logical_request_key)
         raced = known is not None and known.since > began
-        decision = decide(request, self.facts(request, raced=raced), self.now)
-        code, shown = self.expected(request, raced=raced)
+        decision = decide(request, self.facts(request, raced=raced, fenced=fenced), self.now)
+        code, shown = self.expected(request, raced=raced, fenced=fenced)
         assert (decision.code, decision.admitted) == (code, code == "registered"), request
         assert decision.prior == (self.rows[request.logical_request_key] if shown else None)
         self.answered.add((decision.row, decision.code))
@@ -59,14 +61,15 @@ class World:
         self.check()
         return decision
 
-    def facts(self, request: RegistrationRequest, *, raced: bool) -> Facts:
+    def facts(self, request: RegistrationRequest, *, raced: bool, fenced: bool) -> Facts:
         return Facts(
             gate_open=self.gate_open,
             surface_fit=self.surface_fit,
             consumed=self.rows.get(request.logical_request_key),
             raced=raced,
+            fenced=fenced,
             nonce=self.nonces.get(request.authorization_nonce),
-            effect_elsewhere=self.effects.get(request.effect, request.logical_request_key)
+            effect_elsewhere=self.effects.get(effect_of(request), request.logical_request_key)
             != request.logical_request_key,
         )
 
@@ -77,17 +80,17 @@ class World:
         assert key not in self.rows, "the logical key was consumed twice"
         assert all(row.replay_key != decision.result.replay_key for row in self.rows.values())
         assert self.nonces[nonce].consumed_by is None, "the nonce was consumed twice"
-        assert request.effect not in self.effects, "the effect was made twice"
+        assert effect_of(request) not in self.effects, "the effect was made twice"
         self.rows[key] = decision.result
         self.nonces[nonce] = msgspec.structs.replace(self.nonces[nonce], consumed_by=key)
-        self.effects[request.effect] = key
+        self.effects[effect_of(request)] = key
         self.model[key] = Known(meant_by(request), nonce, request.attempt_id, self.steps)
 
     def verified(self, key: str, status: VerifyStatus) -> None:
         if self.rows[key].verify_status is VerifyStatus.PENDING:
             self.rows[key] = msgspec.structs.replace(self.rows[key], verify_status=status)
 
-    def expected(self, request: RegistrationRequest, *, raced: bool) -> tuple[str, bool]:
+    def expected(self, request: RegistrationRequest, *, raced: bool, fenced: bool) -> tuple[str, bool]:
         """The contract's answer, and whether the prior result goes with it."""
         if not (self.gate_open and self.surface_fit):
             return "REGISTRATION_HOLD", False
@@ -96,7 +99,7 @@ class World:
         known = self.model.get(request.logical_request_key)
         fresh = (request.issued_at or 0) <= self.now < (request.valid_until or 10**15)
         if known is None:
-            return self.expected_of_new(request, fresh=fresh), False
+            return "attempt_fenced" if fenced else self.expected_of_new(request, fresh=fresh), False
         if known.meant != meant_by(request):
             return "REPLAY_DUPLICATE", False
         return expected_of_known(known, request, fresh=fresh, raced=raced), True
@@ -111,7 +114,7 @@ class World:
             return "NONCE_UNBOUND"
         if not nonce.valid_from <= self.now < nonce.valid_until:
             return "NONCE_UNBOUND"
-        return "REPLAY_DUPLICATE" if request.effect in self.effects else "registered"
+        return "REPLAY_DUPLICATE" if effect_of(request) in self.effects else "registered"
 
     def check(self) -> None:
         """What was consumed stays consumed, once per key, per effect and per nonce."""
@@ -131,6 +134,11 @@ def expected_of_known(known: Known, request: RegistrationRequest, *, fresh: bool
     if not own_nonce:
         return "REPLAY_DUPLICATE"
     return "prior_result" if known.attempt == request.attempt_id else "REPLAY_ATTEMPT_NO_BYPASS"
+
+
+def effect_of(request: RegistrationRequest) -> tuple[str, ...]:
+    """What is done, whatever key it goes by (A-91)."""
+    return request.canonical_operation, request.canonical_target, request.deployed_artifact_hash, request.run_id
 
 
 def meant_by(request: RegistrationRequest) -> tuple[str, ...]:

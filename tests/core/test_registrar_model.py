@@ -49,7 +49,8 @@ class Choices:
 
     def register(self) -> None:
         began = self.world.steps + 1 - self.pick((0, 0, 0, 1, 3))
-        self.world.register(self.request(), began=began, crashes=self.pick((False, False, False, True)))
+        crashes, fenced = (self.pick((False, False, False, True)) for _ in range(2))
+        self.world.register(self.request(), began=began, crashes=crashes, fenced=fenced)
 
     def race(self) -> None:
         """Two attempts that began at the same time; the second decides when the first is durable."""
@@ -148,6 +149,7 @@ facts = st.builds(
     surface_fit=st.sampled_from([True, True, True, False]),
     consumed=st.none() | st.sampled_from([registered(status) for status in VerifyStatus]),
     raced=st.booleans(),
+    fenced=st.sampled_from([False, False, False, True]),
     nonce=st.none() | nonces | nonces | nonces,
     effect_elsewhere=st.sampled_from([False, False, True]),
 )
@@ -172,6 +174,7 @@ def test_an_effect_needs_everything_at_once(request_: RegistrationRequest, known
     assert known.gate_open
     assert known.surface_fit
     assert known.consumed is None
+    assert not known.fenced
     assert not known.effect_elsewhere
     assert request_.is_fresh(now)
     assert nonce is not None

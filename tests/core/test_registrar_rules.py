@@ -20,7 +20,7 @@ from tests.core.registrations import (
     knows,
     registered,
 )
-from twophp.core import registrar
+from twophp.core import registrar, rulebook
 from twophp.core.errors import Refused
 from twophp.core.registrar import (
     RULES,
@@ -35,6 +35,7 @@ from twophp.core.registrar import (
     verify,
 )
 from twophp.core.registration import (
+    STEPS,
     Binding,
     Nonce,
     Registration,
@@ -69,7 +70,7 @@ def short(decision: Decision) -> tuple[str, str, bool]:
 @pytest.mark.parametrize("known", [READY, consumed()])
 def test_under_hold_nothing_is_admitted_and_nothing_is_shown(known: Facts) -> None:
     held = msgspec.structs.replace(known, gate_open=False)
-    assert decide(REQUEST, held, T0) == Decision(registrar.REGISTRATION_HOLD, False, None, row="T3-0")
+    assert decide(REQUEST, held, T0) == Decision("REGISTRATION_HOLD", False, None, row="T3-0")
     unfit = msgspec.structs.replace(known, surface_fit=False)
     refused = decide(REQUEST, unfit, T0)
     assert short(refused) == ("T3-0", "REGISTRATION_HOLD", False)
@@ -209,6 +210,43 @@ def test_row_11_an_uncommitted_decision_shows_nothing_and_sends_to_resolve() -> 
     assert decide(REQUEST, READY, T0 + 1).admitted  # rolled back, so key and nonce are as they were.
 
 
+@pytest.mark.req("A-96", "REG-S1")
+def test_an_attempt_that_began_before_resolve_said_absent_has_lost() -> None:
+    decision = decide(REQUEST, knows(fenced=True), T0)
+    assert decision == Decision("attempt_fenced", False, State.S0, row="A-96")
+    assert decide(REQUEST, consumed(fenced=True), T0).code == "prior_result"  # What is consumed is not fenced off.
+
+
+@pytest.mark.req("T3-10", "REG-3-11", "REG-3-13")
+@pytest.mark.parametrize(
+    ("status", "code", "state"),
+    [
+        (VerifyStatus.PENDING, "registered", State.S2),
+        (VerifyStatus.PASS, "registered", State.CLOSED),
+        (VerifyStatus.FAIL, "verify_failed", State.S3),
+    ],
+)
+def test_the_verifier_says_how_an_admitted_decision_ends(status: VerifyStatus, code: str, state: State) -> None:
+    decision = registrar.verified(decide(REQUEST, READY, T0), status)
+    assert (decision.code, decision.state, decision.admitted) == (code, state, True)
+    assert decision.result == registered(status)
+
+
+def test_no_step_leads_from_a_consumed_key_back_to_s0() -> None:
+    ahead, seen = [State.S2, State.S4], set[State]()
+    while ahead:
+        state = ahead.pop()
+        if state not in seen:
+            seen.add(state)
+            ahead += STEPS[state].values()
+    assert seen == {State.S2, State.S3, State.S4, State.CLOSED}
+
+
+@pytest.mark.parametrize("value", [None, 7, "", "\ud800"])
+def test_what_is_no_text_is_incomplete(value: Any) -> None:
+    assert decide(asks(run_id=value), READY, T0).code == "incomplete_binding"
+
+
 @pytest.mark.req("A-96")
 @pytest.mark.parametrize("status", list(VerifyStatus))
 def test_resolve_answers_at_any_age(status: VerifyStatus) -> None:
@@ -217,7 +255,7 @@ def test_resolve_answers_at_any_age(status: VerifyStatus) -> None:
 
 
 def test_the_list_is_in_the_order_of_t3_and_one_rule_admits() -> None:
-    rows = [int(rule.row.removeprefix("T3-")) for rule in RULES if rule.row != "V"]
+    rows = [int(rule.row.removeprefix("T3-")) for rule in RULES if rule.row.startswith("T3-")]
     assert rows == sorted(rows)
     assert set(rows) == set(range(11))
     assert [rule.row for rule in RULES if rule.admits] == ["T3-10"]
@@ -230,7 +268,7 @@ def test_every_failure_of_the_contract_is_named_by_a_rule() -> None:
 
 def test_a_request_that_no_rule_answers_is_refused() -> None:
     with pytest.raises(Refused) as caught:
-        registrar.first_match(RULES[:-1], registrar.Case(request=REQUEST, facts=READY, now=T0, binding=Binding.FREE))
+        rulebook.first_match(RULES[:-1], registrar.Case(request=REQUEST, facts=READY, now=T0, binding=Binding.FREE))
     assert caught.value.code == "no_rule"
 
 

@@ -9,62 +9,40 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
+from twophp.core import rulebook
 from twophp.core.records import Instant
-from twophp.core.registrar import (
-    INCOMPLETE_BINDING,
+from twophp.core.registration import Compensation, CompensationRequest, State
+from twophp.core.rulebook import (
     NONCE_UNBOUND,
     PRIOR_RESULT,
-    REGISTRATION_HOLD,
     REPLAY_DUPLICATE,
     REPLAY_NONCE_CONSUMED,
     REPLAY_STALE_ROW,
-    REPLAY_SURFACE_NOT_FIT,
+    Answer,
     Rule,
+    entry_rules,
     first_match,
+    state_said,
 )
-from twophp.core.registration import Compensation, CompensationRequest, Nonce, Registration, State
 
 COMPENSATED: Final = "compensated"
 NOT_CONSUMED: Final = "not_consumed"
 NOT_COMPENSABLE: Final = "not_compensable"
 
 
-class CompensationFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows, read inside the transaction that decides."""
+class CompensationFacts(rulebook.Facts, frozen=True, kw_only=True):
+    """What is known about a compensation, beside what every request needs."""
 
-    gate_open: bool = False
-    surface_fit: bool = False
-    consumed: Registration | None = None  # The record under the logical key.
-    nonce: Nonce | None = None  # The record of the presented nonce.
     own: Compensation | None = None  # What this very nonce has compensated before.
     passed: Compensation | None = None  # A compensation of this key that the verifier accepted.
 
 
-class CompensationDecision(msgspec.Struct, frozen=True):
-    """The answer. ``admitted`` means that ``result`` is new and to be written with the consumed nonce."""
-
-    code: str
-    admitted: bool
-    state: State | None
-    result: Compensation | None = None
-    prior: Compensation | None = None
-    cause: str | None = None
-    row: str = ""
+class CompensationDecision(Answer[Compensation], frozen=True):
+    """What became of a request to compensate."""
 
 
-class CompensationCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A request among its facts."""
-
-    request: CompensationRequest
-    facts: CompensationFacts
-    now: Instant
-
-    @property
-    def may_proceed(self) -> bool:
-        """Fit proven and the gate open, as for a registration."""
-        return self.facts.gate_open and self.facts.surface_fit
+class CompensationCase(rulebook.Case[CompensationRequest, CompensationFacts], frozen=True, kw_only=True):
+    """A compensation among its facts."""
 
     @property
     def is_rejected(self) -> bool:
@@ -81,52 +59,13 @@ class CompensationCase(msgspec.Struct, frozen=True, kw_only=True):
             own.owner_or_approval_binding,
         ) == (request.logical_request_key, request.authorization_nonce, request.owner_or_approval_binding)
 
-    @property
-    def nonce_is_spent(self) -> bool:
-        """The presented nonce was consumed: by a compensation, or by a registration, be it this one."""
-        return self.facts.nonce is not None and self.facts.nonce.consumed_by is not None
-
-    @property
-    def nonce_is_bound(self) -> bool:
-        """The presented nonce exists, and stands for this envelope now."""
-        return self.facts.nonce is not None and self.facts.nonce.authorises(self.request, self.now)
-
 
 def _admits(case: CompensationCase) -> bool:
-    return (
-        case.may_proceed
-        and case.request.is_complete
-        and case.is_rejected
-        and case.facts.passed is None
-        and case.request.is_fresh(case.now)
-        and case.nonce_is_bound
-        and not case.nonce_is_spent
-    )
+    return case.is_authorised and case.is_rejected and case.facts.passed is None
 
 
 RULES: Final[tuple[Rule[CompensationCase], ...]] = (
-    Rule(
-        row="C-0",
-        says="the surface is not proven fit",
-        when=lambda case: not case.facts.surface_fit,
-        code=REGISTRATION_HOLD,
-        cause=REPLAY_SURFACE_NOT_FIT,
-        requirements=("REG-RP-10", "REG-7-05"),
-    ),
-    Rule(
-        row="C-0",
-        says="the gate is closed",
-        when=lambda case: not case.facts.gate_open,
-        code=REGISTRATION_HOLD,
-        requirements=("REG-7-05", "A-94"),
-    ),
-    Rule(
-        row="C-1",
-        says="a field that binds, allows or identifies is empty",
-        when=lambda case: not case.request.is_complete,
-        code=INCOMPLETE_BINDING,
-        requirements=("A-100",),
-    ),
+    *entry_rules("C-0", "C-1"),
     Rule(
         row="C-2",
         says="the key is free: there is nothing to make up for",
@@ -160,7 +99,7 @@ RULES: Final[tuple[Rule[CompensationCase], ...]] = (
     Rule(
         row="C-6",
         says="request stale",
-        when=lambda case: not case.request.is_fresh(case.now),
+        when=lambda case: not case.is_fresh,
         code=REPLAY_STALE_ROW,
         requirements=("REG-4-01",),
     ),
@@ -195,7 +134,7 @@ def decide(request: CompensationRequest, facts: CompensationFacts, now: Instant)
     rule = first_match(RULES, CompensationCase(request=request, facts=facts, now=now))
     prior = facts.own if rule.discloses else None
     result = _compensation(request, now) if rule.admits else prior
-    state = facts.consumed.state if rule.discloses and facts.consumed is not None else rule.state
+    state = state_said(rule, facts.consumed)
     return CompensationDecision(rule.code, rule.admits, state, result, prior, rule.cause, rule.row)
 
 

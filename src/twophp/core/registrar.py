@@ -12,8 +12,7 @@ comes under the same key. 2PHP's Phase 1 asks that very question about a Client-
 
 There is no state machine to walk, only a question with an order: T3, and it is the order that makes it safe. Whether
 the key is consumed comes before anything about the nonce (REG-3-03), so no fresh nonce can buy a second effect.
-``RULES`` is that list. The first rule that holds answers, and one rule alone admits. It states everything it needs by
-itself, so taking any other rule away refuses by falling off the end, and can never let a request in.
+``RULES`` is that list, and rulebook.py says how a list answers.
 
 Freshness and consumption never meet: no rule reads a time to learn whether a key is consumed (REG-4-02).
 
@@ -23,11 +22,12 @@ the verifier, S4 lost a race, and registered-closed. None of them goes back to S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from typing import Final, Generic, TypeVar
+from collections.abc import Container, Iterable
+from typing import Final
 
 import msgspec
 
+from twophp.core import rulebook
 from twophp.core.errors import Refused
 from twophp.core.records import Instant
 from twophp.core.registration import (
@@ -40,67 +40,47 @@ from twophp.core.registration import (
     VerifyStatus,
     compare_bindings,
 )
+from twophp.core.rulebook import (
+    ABSENT,
+    ATTEMPT_COLLISION,
+    ATTEMPT_FENCED,
+    COMMIT_FAILED,
+    COMMIT_UNKNOWN,
+    CONSUMED,
+    CONSUMED_STATE_ERASED,
+    INCOMPLETE_BINDING,
+    NONCE_UNBOUND,
+    PRIOR_RESULT,
+    REGISTERED,
+    REPLAY_ATTEMPT_NO_BYPASS,
+    REPLAY_DUPLICATE,
+    REPLAY_NONCE_CONSUMED,
+    REPLAY_STALE_ROW,
+    VERIFY_FAILED,
+    Answer,
+    Rule,
+    entry_rules,
+    first_match,
+    state_said,
+)
 
-# Codes spelled as the contract spells them.
-REGISTRATION_HOLD: Final = "REGISTRATION_HOLD"
-REPLAY_SURFACE_NOT_FIT: Final = "REPLAY_SURFACE_NOT_FIT"
-REPLAY_DUPLICATE: Final = "REPLAY_DUPLICATE"
-REPLAY_ATTEMPT_NO_BYPASS: Final = "REPLAY_ATTEMPT_NO_BYPASS"
-REPLAY_STALE_ROW: Final = "REPLAY_STALE_ROW"
-REPLAY_NONCE_CONSUMED: Final = "REPLAY_NONCE_CONSUMED"
-NONCE_UNBOUND: Final = "NONCE_UNBOUND"
-ATTEMPT_COLLISION: Final = "ATTEMPT_COLLISION"
-CONSUMED_STATE_ERASED: Final = "CONSUMED_STATE_ERASED_BY_STALE_REQUEST"
 
-# Our own, for what the contract describes and does not name.
-REGISTERED: Final = "registered"
-PRIOR_RESULT: Final = "prior_result"
-INCOMPLETE_BINDING: Final = "incomplete_binding"
-COMMIT_FAILED: Final = "commit_failed"
-COMMIT_UNKNOWN: Final = "commit_unknown"
-CONSUMED: Final = "CONSUMED"  # The two answers of resolve, spelled as A-96 spells them.
-ABSENT: Final = "ABSENT"
+class Facts(rulebook.Facts, frozen=True, kw_only=True):
+    """What is known about a registration, beside what every request needs."""
 
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows, read inside the transaction that decides. Whoever knows nothing is refused."""
-
-    gate_open: bool = False
-    surface_fit: bool = False
-    consumed: Registration | None = None  # The record under the logical key.
-    raced: bool = False  # It became durable after this attempt began (S4).
-    nonce: Nonce | None = None  # The record of the presented nonce.
+    raced: bool = False  # The record became durable after this attempt began (S4).
+    fenced: bool = False  # Since this attempt began, somebody was told that the key is absent (A-96).
     effect_elsewhere: bool = False  # The same effect stands under another logical key.
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """The answer. ``admitted`` means that this very call has an effect.
-
-    ``result`` is what stands under the key when the call is over, ``prior`` what stood there before it; both only where
-    the rule discloses them.
-    """
-
-    code: str
-    admitted: bool
-    state: State | None  # None where even the state would tell a stranger something.
-    result: Registration | None = None
-    prior: Registration | None = None
-    cause: str | None = None  # The constraint behind the code (A-88).
-    row: str = ""  # The row of T3 that answered.
+class Decision(Answer[Registration], frozen=True):
+    """What became of a request to register."""
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A request among its facts, with the comparisons that rules are made of."""
+class Case(rulebook.Case[RegistrationRequest, Facts], frozen=True, kw_only=True):
+    """A registration among its facts."""
 
-    request: RegistrationRequest
-    facts: Facts
-    now: Instant
     binding: Binding
-
-    @property
-    def may_proceed(self) -> bool:
-        """REGISTRATION_CAN_PROCEED: fit proven and the gate opened on top of it (A-94)."""
-        return self.facts.gate_open and self.facts.surface_fit
 
     @property
     def is_free(self) -> bool:
@@ -113,11 +93,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return self.binding is Binding.SAME and not self.facts.raced
 
     @property
-    def is_fresh(self) -> bool:
-        """The request's own window is open."""
-        return self.request.is_fresh(self.now)
-
-    @property
     def has_own_nonce(self) -> bool:
         """It presents the nonce that the key was consumed with: a retry, no new authorisation (A-87)."""
         prior = self.facts.consumed
@@ -128,70 +103,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """Even the attempt is the recorded one."""
         return self.facts.consumed is not None and self.facts.consumed.attempt_id == self.request.attempt_id
 
-    @property
-    def nonce_is_spent(self) -> bool:
-        """The presented nonce was consumed, by whichever key."""
-        return self.facts.nonce is not None and self.facts.nonce.consumed_by is not None
-
-    @property
-    def nonce_is_bound(self) -> bool:
-        """The presented nonce exists, and stands for this envelope now."""
-        return self.facts.nonce is not None and self.facts.nonce.authorises(self.request, self.now)
-
-
-CaseT = TypeVar("CaseT")
-
-
-class Rule(msgspec.Struct, Generic[CaseT], frozen=True, kw_only=True):
-    """One row of a decision list. ``state`` None means: the record's own if it is disclosed, else nobody's business."""
-
-    row: str
-    says: str
-    when: Callable[[CaseT], bool]
-    code: str
-    requirements: tuple[str, ...]
-    discloses: bool = False  # The prior record is part of the answer.
-    admits: bool = False
-    state: State | None = None
-    cause: str | None = None
-
 
 def _admits(case: Case) -> bool:
     """Everything an effect needs, without trusting that another rule has looked (REG-3-05, REG-3-06)."""
-    return (
-        case.may_proceed
-        and case.request.is_complete
-        and case.is_free
-        and case.is_fresh
-        and case.nonce_is_bound
-        and not case.nonce_is_spent
-        and not case.facts.effect_elsewhere
-    )
+    return case.is_authorised and case.is_free and not case.facts.fenced and not case.facts.effect_elsewhere
 
 
 RULES: Final[tuple[Rule[Case], ...]] = (
-    Rule(
-        row="T3-0",
-        says="the surface is not proven fit",
-        when=lambda case: not case.facts.surface_fit,
-        code=REGISTRATION_HOLD,
-        cause=REPLAY_SURFACE_NOT_FIT,
-        requirements=("REG-RP-10", "REG-6-09", "REG-7-05"),
-    ),
-    Rule(
-        row="T3-0",
-        says="the gate is closed",
-        when=lambda case: not case.facts.gate_open,
-        code=REGISTRATION_HOLD,
-        requirements=("REG-7-05", "A-94"),
-    ),
-    Rule(
-        row="V",
-        says="a field that binds, allows or identifies is empty",
-        when=lambda case: not case.request.is_complete,
-        code=INCOMPLETE_BINDING,
-        requirements=("A-85", "A-100"),
-    ),
+    *entry_rules("T3-0", "V"),
     Rule(
         row="T3-1",
         says="key consumed, any bound field differs",
@@ -230,6 +149,14 @@ RULES: Final[tuple[Rule[Case], ...]] = (
         code=REPLAY_DUPLICATE,
         discloses=True,
         requirements=("REG-RP-02", "REG-RP-07", "REG-3-03"),
+    ),
+    Rule(
+        row="A-96",
+        says="key free, and resolve has said so since this attempt began",
+        when=lambda case: case.is_free and case.facts.fenced,
+        code=ATTEMPT_FENCED,
+        state=State.S0,
+        requirements=("REG-S1", "A-96"),
     ),
     Rule(
         row="T3-5",
@@ -300,16 +227,7 @@ def decide(request: RegistrationRequest, facts: Facts, now: Instant) -> Decision
     rule = first_match(RULES, Case(request=request, facts=facts, now=now, binding=binding))
     prior = found if rule.discloses else None
     result = _registration(request, replay_key, now) if rule.admits else prior
-    state = result.state if result is not None and rule.state is None else rule.state
-    return Decision(rule.code, rule.admits, state, result, prior, rule.cause, rule.row)
-
-
-def first_match(rules: Iterable[Rule[CaseT]], case: CaseT) -> Rule[CaseT]:
-    """The rule that answers. Falling off the end is our bug, and refuses."""
-    for rule in rules:
-        if rule.when(case):
-            return rule
-    raise Refused("no rule answers this request", code="no_rule")
+    return Decision(rule.code, rule.admits, state_said(rule, found), result, prior, rule.cause, rule.row)
 
 
 def _registration(request: RegistrationRequest, replay_key: str, now: Instant) -> Registration:
@@ -367,6 +285,15 @@ def uncommitted(decision: Decision, *, known: bool) -> Decision:
     """
     assert decision.admitted, "a refusal commits nothing"
     return Decision(COMMIT_FAILED if known else COMMIT_UNKNOWN, admitted=False, state=State.S1, row="T3-11")
+
+
+def verified(decision: Decision, status: VerifyStatus) -> Decision:
+    """An admitted decision after its verifier has spoken: registered-closed, S3, or still S2 (T3 row 10)."""
+    assert decision.admitted, "only what was registered is verified"
+    assert decision.result is not None, "an admitted decision has a result"
+    result = msgspec.structs.replace(decision.result, verify_status=status)
+    code = VERIFY_FAILED if status is VerifyStatus.FAIL else decision.code
+    return msgspec.structs.replace(decision, code=code, state=result.state, result=result)
 
 
 def resolve(found: Registration | None) -> Decision:

@@ -52,10 +52,34 @@ class VerifyStatus(StrEnum):
     FAIL = "FAIL"
 
 
+class Step(StrEnum):
+    """What may happen to a logical key."""
+
+    COMMIT = "commit"
+    COMMIT_FAILS = "commit fails, or nobody knows"
+    COLLIDE = "another attempt wins"
+    READ_WINNER = "read the winner's result"
+    RESOLVE_ABSENT = "resolve: ABSENT"
+    RESOLVE_CONSUMED = "resolve: CONSUMED"
+    VERIFY_PASS = "verify PASS"  # noqa: S105 - A verdict, not a secret.
+    VERIFY_FAIL = "verify FAIL"
+    COMPENSATE = "compensate"
+
+
+STEPS: Final[Mapping[State, Mapping[Step, State]]] = {
+    State.S0: {Step.COMMIT: State.S2, Step.COMMIT_FAILS: State.S1, Step.COLLIDE: State.S4},
+    State.S1: {Step.RESOLVE_ABSENT: State.S0, Step.RESOLVE_CONSUMED: State.S2},
+    State.S2: {Step.VERIFY_PASS: State.CLOSED, Step.VERIFY_FAIL: State.S3},
+    State.S3: {Step.COMPENSATE: State.S3},
+    State.S4: {Step.READ_WINNER: State.S2},
+    State.CLOSED: {},
+}
+"""Every step there is. None leads from a consumed key back to S0: consumed is for ever within the horizon."""
+
 _STATE_AFTER_VERIFY: Final[Mapping[VerifyStatus, State]] = {
     VerifyStatus.PENDING: State.S2,
-    VerifyStatus.PASS: State.CLOSED,
-    VerifyStatus.FAIL: State.S3,
+    VerifyStatus.PASS: STEPS[State.S2][Step.VERIFY_PASS],
+    VerifyStatus.FAIL: STEPS[State.S2][Step.VERIFY_FAIL],
 }
 
 
@@ -88,14 +112,9 @@ class RegistrationRequest(msgspec.Struct, frozen=True):
         )
 
     @property
-    def effect(self) -> tuple[str, ...]:
-        """What is done, whatever key it goes by (A-91): the fourth axis of uniqueness."""
-        return self.canonical_operation, self.canonical_target, self.deployed_artifact_hash, self.run_id
-
-    @property
     def is_complete(self) -> bool:
         """Whether every field that binds, allows or identifies has a value (A-85)."""
-        return all(getattr(self, field) for field in self.__struct_fields__[:9])
+        return all(_is_text(getattr(self, field)) for field in self.__struct_fields__[:9])
 
     def is_fresh(self, now: Instant) -> bool:
         """Whether a *new* request may enter now. It says nothing about a key that is consumed (REG-4-01)."""
@@ -138,9 +157,7 @@ class CompensationRequest(msgspec.Struct, frozen=True):
     @property
     def is_complete(self) -> bool:
         """Whether every field that binds, allows or identifies has a value."""
-        return all(
-            (self.logical_request_key, self.owner_or_approval_binding, self.authorization_nonce, self.attempt_id)
-        )
+        return all(_is_text(getattr(self, field)) for field in self.__struct_fields__[:4])
 
     def is_fresh(self, now: Instant) -> bool:
         """Whether the request's own window is open."""
@@ -168,6 +185,14 @@ class Nonce(msgspec.Struct, frozen=True):
 def _within(start: Instant | None, now: Instant, end: Instant | None) -> bool:
     """Half-open, as every window is here (A-26)."""
     return (start is None or start <= now) and (end is None or now < end)
+
+
+def _is_text(value: object) -> bool:
+    """Text that can be hashed and stored: not empty, and no half of a surrogate pair."""
+    try:
+        return isinstance(value, str) and bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 class Compensation(msgspec.Struct, frozen=True):

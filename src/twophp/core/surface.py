@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from twophp.core.registrar import REPLAY_SURFACE_NOT_FIT
+from twophp.core.rulebook import REPLAY_SURFACE_NOT_FIT
 
 DOMAIN_FAIL_CLOSED: Final = "REPLAY_DOMAIN_FAIL_CLOSED_UNTIL_SURFACE_FIT_PROVEN"
 DOMAIN_READY: Final = "REPLAY_DOMAIN_READY_AS_CRITERIA"

@@ -1,0 +1,170 @@
+"""What the registrar's two lists of rules have in common: how a list answers, and what every request must have.
+
+A list is a tuple of rules in their order. The first rule that holds answers; one rule alone admits, and it asks for
+everything itself. So taking a rule away refuses by falling off the end, and can never let a request in.
+
+registrar.py holds the list for registrations (T3), compensation.py the one for compensations (A-98).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from twophp.core.errors import Refused
+from twophp.core.records import Instant
+from twophp.core.registration import CompensationRequest, Nonce, Registration, RegistrationRequest, State
+
+# Codes spelled as the contract spells them.
+REGISTRATION_HOLD: Final = "REGISTRATION_HOLD"
+REPLAY_SURFACE_NOT_FIT: Final = "REPLAY_SURFACE_NOT_FIT"
+REPLAY_DUPLICATE: Final = "REPLAY_DUPLICATE"
+REPLAY_ATTEMPT_NO_BYPASS: Final = "REPLAY_ATTEMPT_NO_BYPASS"
+REPLAY_STALE_ROW: Final = "REPLAY_STALE_ROW"
+REPLAY_NONCE_CONSUMED: Final = "REPLAY_NONCE_CONSUMED"
+NONCE_UNBOUND: Final = "NONCE_UNBOUND"
+ATTEMPT_COLLISION: Final = "ATTEMPT_COLLISION"
+CONSUMED_STATE_ERASED: Final = "CONSUMED_STATE_ERASED_BY_STALE_REQUEST"
+
+# Our own, for what the contract describes and does not name.
+REGISTERED: Final = "registered"
+PRIOR_RESULT: Final = "prior_result"
+INCOMPLETE_BINDING: Final = "incomplete_binding"
+ATTEMPT_FENCED: Final = "attempt_fenced"
+VERIFY_FAILED: Final = "verify_failed"
+COMMIT_FAILED: Final = "commit_failed"
+COMMIT_UNKNOWN: Final = "commit_unknown"
+CONSUMED: Final = "CONSUMED"  # The two answers of resolve, spelled as A-96 spells them.
+ABSENT: Final = "ABSENT"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store knows, read inside the transaction that decides. Whoever knows nothing is refused."""
+
+    gate_open: bool = False
+    surface_fit: bool = False
+    consumed: Registration | None = None  # The record under the logical key.
+    nonce: Nonce | None = None  # The record of the presented nonce.
+
+
+RequestT = TypeVar("RequestT", bound="RegistrationRequest | CompensationRequest")
+FactsT = TypeVar("FactsT", bound=Facts)
+ResultT = TypeVar("ResultT")
+
+
+class Case(msgspec.Struct, Generic[RequestT, FactsT], frozen=True, kw_only=True):
+    """A request among its facts, with the comparisons that rules are made of."""
+
+    request: RequestT
+    facts: FactsT
+    now: Instant
+
+    @property
+    def may_proceed(self) -> bool:
+        """REGISTRATION_CAN_PROCEED: fit proven and the gate opened on top of it (A-94)."""
+        return self.facts.gate_open and self.facts.surface_fit
+
+    @property
+    def is_fresh(self) -> bool:
+        """The request's own window is open."""
+        return self.request.is_fresh(self.now)
+
+    @property
+    def nonce_is_spent(self) -> bool:
+        """The presented nonce was consumed, by whichever key and for whatever."""
+        return self.facts.nonce is not None and self.facts.nonce.consumed_by is not None
+
+    @property
+    def nonce_is_bound(self) -> bool:
+        """The presented nonce exists, and stands for this envelope now."""
+        return self.facts.nonce is not None and self.facts.nonce.authorises(self.request, self.now)
+
+    @property
+    def is_authorised(self) -> bool:
+        """What any effect needs of its request, without trusting that another rule has looked (REG-3-05)."""
+        return (
+            self.may_proceed
+            and self.request.is_complete
+            and self.is_fresh
+            and self.nonce_is_bound
+            and not self.nonce_is_spent
+        )
+
+
+CaseT = TypeVar("CaseT")
+CaseT_contra = TypeVar("CaseT_contra", contravariant=True)
+
+
+class Rule(msgspec.Struct, Generic[CaseT_contra], frozen=True, kw_only=True):
+    """One row of a list. ``state`` None means: the record's own if it is disclosed, else nobody's business."""
+
+    row: str
+    says: str
+    when: Callable[[CaseT_contra], bool]
+    code: str
+    requirements: tuple[str, ...]
+    discloses: bool = False  # The prior record is part of the answer.
+    admits: bool = False
+    state: State | None = None
+    cause: str | None = None
+
+
+class Answer(msgspec.Struct, Generic[ResultT], frozen=True):
+    """The answer. ``admitted`` means that this very call has an effect.
+
+    ``result`` is what stands there when the call is over, ``prior`` what stood there before it; both only where the
+    rule discloses them.
+    """
+
+    code: str
+    admitted: bool
+    state: State | None  # None where even the state would tell a stranger something.
+    result: ResultT | None = None
+    prior: ResultT | None = None
+    cause: str | None = None  # The constraint behind the code (A-88).
+    row: str = ""  # The row of the list that answered.
+
+
+def entry_rules(gate_row: str, shape_row: str) -> tuple[Rule[Case[Any, Any]], ...]:
+    """How either list begins: nothing passes while the registrar is on hold, and nothing that is incomplete."""
+    return (
+        Rule(
+            row=gate_row,
+            says="the surface is not proven fit",
+            when=lambda case: not case.facts.surface_fit,
+            code=REGISTRATION_HOLD,
+            cause=REPLAY_SURFACE_NOT_FIT,
+            requirements=("REG-RP-10", "REG-6-09", "REG-7-05"),
+        ),
+        Rule(
+            row=gate_row,
+            says="the gate is closed",
+            when=lambda case: not case.facts.gate_open,
+            code=REGISTRATION_HOLD,
+            requirements=("REG-7-05", "A-94"),
+        ),
+        Rule(
+            row=shape_row,
+            says="a field that binds, allows or identifies is empty",
+            when=lambda case: not case.request.is_complete,
+            code=INCOMPLETE_BINDING,
+            requirements=("A-85", "A-100"),
+        ),
+    )
+
+
+def first_match(rules: Iterable[Rule[CaseT]], case: CaseT) -> Rule[CaseT]:
+    """The rule that answers. Falling off the end is our bug, and refuses."""
+    for rule in rules:
+        if rule.when(case):
+            return rule
+    raise Refused("no rule answers this request", code="no_rule")
+
+
+def state_said(rule: Rule[CaseT], consumed: Registration | None) -> State | None:
+    """The rule's own state, or the record's where the record is disclosed."""
+    if rule.state is None and rule.discloses and consumed is not None:
+        return consumed.state
+    return rule.state
