@@ -93,6 +93,23 @@ UPDATE job SET state = ?, version = ?, attempts = ?, due_at = ?, last_error = ? 
 -- name: delete_job
 DELETE FROM job WHERE id = ?;
 
+-- name: calls_by_client_id
+SELECT call.* FROM json_each(?) AS wanted CROSS JOIN call ON client_correlation_id = wanted.value ->> 0;
+
+-- name: calls_due
+SELECT client_correlation_id FROM call WHERE due_at < ? ORDER BY due_at LIMIT ?;
+
+-- name: insert_call
+INSERT INTO call VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_call
+UPDATE call SET stage = ?, version = ?, row_version = ?, server_correlation_id = ?, ttl_ms = ?, registered_at = ?,
+    confirm_by = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, status_url = ?, acknowledged_at = ?,
+    answered_at = ?, owner = ?, fence = ?, attempts = ?, last_error = ?, due_at = ? WHERE id = ?;
+
+-- name: delete_call
+DELETE FROM call WHERE id = ?;
+
 -- name: quotas_by_principal
 SELECT quota.* FROM json_each(?) AS wanted CROSS JOIN quota ON principal = wanted.value ->> 0;
 
@@ -131,6 +148,9 @@ SELECT sealed FROM obligation CROSS JOIN seal ON seal.record = obligation.id AND
 -- name: seal_of_job
 SELECT sealed FROM job CROSS JOIN seal ON seal.record = job.id AND part = ?2 WHERE job_id = ?1;
 
+-- name: seal_of_call
+SELECT sealed FROM call CROSS JOIN seal ON seal.record = call.id AND part = ?2 WHERE client_correlation_id = ?1;
+
 -- name: append_journal
 INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
@@ -144,6 +164,9 @@ WHERE obligation_id = ? ORDER BY seq;
 
 -- name: journal_of_job
 SELECT journal.* FROM job CROSS JOIN journal ON journal.record = job.id WHERE job_id = ? ORDER BY seq;
+
+-- name: journal_of_call
+SELECT journal.* FROM call CROSS JOIN journal ON journal.record = call.id WHERE client_correlation_id = ? ORDER BY seq;
 
 -- name: journal_after
 SELECT * FROM journal WHERE seq > ? ORDER BY seq LIMIT ?;
@@ -250,9 +273,9 @@ SELECT coalesce(max(record), 0) FROM seal;
 SELECT substr(sealed, 1, 257) FROM seal;
 
 -- name: seals_of_others
-SELECT seal.record, seal.part, seal.sealed, coalesce(server_correlation_id, obligation_id, job_id) FROM seal
+SELECT seal.record, seal.part, seal.sealed, coalesce(intent.server_correlation_id, obligation_id, job_id, call.client_correlation_id) FROM seal
 LEFT JOIN intent ON intent.id = seal.record LEFT JOIN obligation ON obligation.id = seal.record
-LEFT JOIN job ON job.id = seal.record
+LEFT JOIN job ON job.id = seal.record LEFT JOIN call ON call.id = seal.record
 WHERE (seal.record, seal.part) > (?1, ?2) AND seal.record <= ?3 AND substr(seal.sealed, 1, length(?4)) <> ?4
 ORDER BY seal.record, seal.part LIMIT ?5;
 
@@ -262,7 +285,7 @@ UPDATE seal SET sealed = ?1 WHERE record = ?2 AND part = ?3 AND sealed = ?4;
 
 -- name: count_to_verify
 SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM intent) + (SELECT count(*) FROM obligation)
-    + (SELECT count(*) FROM job);
+    + (SELECT count(*) FROM job) + (SELECT count(*) FROM call);
 
 -- name: journal_from
 SELECT * FROM journal WHERE seq > ? ORDER BY seq;
@@ -297,6 +320,14 @@ SELECT journal.seq, journal.subject, journal.after, journal.fence, job.* FROM jo
 LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = job.id)
 ORDER BY job.id;
 
+-- name: calls_with_last_line
+SELECT journal.seq, journal.subject, journal.after, journal.fence, call.* FROM call
+LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = call.id)
+ORDER BY call.id;
+
+-- name: detail_of_line
+SELECT detail FROM journal WHERE seq = ?;
+
 -- name: intents_gone
 -- Registered, not there, and no line says that it was forgotten.
 SELECT seq, subject FROM journal WHERE kind = 'intent' AND before = 'ABSENT'
@@ -312,6 +343,16 @@ AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'obligation' AND af
 SELECT seq, subject FROM journal WHERE kind = 'job' AND before = 'ABSENT'
 AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = journal.record)
 AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'job' AND after = 'ABSENT');
+
+-- name: calls_gone
+SELECT seq, subject FROM journal WHERE kind = 'call' AND before = 'ABSENT'
+AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = journal.record)
+AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'call' AND after = 'ABSENT');
+
+-- name: entries_without_call
+SELECT journal.seq, journal.subject, journal.after, entry.client_correlation_id, entry.phase FROM entry
+LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
+WHERE actor = 'client' AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id) ORDER BY entry.id;
 
 -- name: entries_without_intent
 -- The rows of what was forgotten: the last line about the record still says how it ended.

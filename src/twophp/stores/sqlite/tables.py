@@ -8,7 +8,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from twophp.core import job
+from twophp.core import call, job
+from twophp.core.call import BY_CLIENT_ID, CALL, Call, Stage
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, FIXED_FIELDS, INTENT, Intent, Mode, Phase
 from twophp.core.job import BY_JOB_ID, JOB, Job
@@ -23,6 +24,7 @@ Row: TypeAlias = tuple[Any, ...]
 _MODES: Final = {mode.value: mode for mode in Mode}
 _PHASES: Final = {phase.value: phase for phase in Phase}
 _STATES: Final = {state.value: state for state in State}
+_STAGES: Final = {stage.value: stage for stage in Stage}
 _JOB_STATES: Final = {state.value: state for state in job.State}
 
 
@@ -63,6 +65,13 @@ def _job(row: Row) -> Job:
     values = list(row)
     values[6] = _JOB_STATES[row[6]]
     return Job(*values[1:])
+
+
+def _call(row: Row) -> Call:
+    values = list(row)
+    values[8] = _MODES[row[8]]
+    values[10] = _STAGES[row[10]]
+    return Call(*values[1:])
 
 
 def entry_of(row: Row) -> LedgerEntry:
@@ -127,6 +136,20 @@ JOBS: Final = Table(
     row=msgspec.structs.astuple,
     changes=attrgetter(*Job.__struct_fields__[5:]),
 )
+CALLS: Final = Table(
+    kind=CALL,
+    reads={BY_CLIENT_ID: sql("calls_by_client_id")},
+    due=sql("calls_due"),
+    identity=BY_CLIENT_ID,
+    seal=sql("seal_of_call"),
+    journal=sql("journal_of_call"),
+    insert=sql("insert_call"),
+    update=sql("update_call"),
+    delete=sql("delete_call"),
+    record=_call,
+    row=msgspec.structs.astuple,
+    changes=attrgetter(*Call.__struct_fields__[call.FIXED_FIELDS :]),
+)
 QUOTAS: Final = Table(
     kind="quota",
     reads={BY_PRINCIPAL: sql("quotas_by_principal")},
@@ -140,6 +163,12 @@ QUOTAS: Final = Table(
 )
 
 # The kinds that fall due and have a history. A quota's usage has neither: the intents it counts have both.
-TABLES: Final = {table.kind: table for table in (INTENTS, OBLIGATIONS, JOBS)}
-TABLE_OF_RECORD: Final[dict[type, Table]] = {Intent: INTENTS, Obligation: OBLIGATIONS, Job: JOBS, Usage: QUOTAS}
+TABLES: Final = {table.kind: table for table in (INTENTS, OBLIGATIONS, JOBS, CALLS)}
+TABLE_OF_RECORD: Final[dict[type, Table]] = {
+    Intent: INTENTS,
+    Obligation: OBLIGATIONS,
+    Job: JOBS,
+    Call: CALLS,
+    Usage: QUOTAS,
+}
 TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLE_OF_RECORD.values() for by in table.reads}

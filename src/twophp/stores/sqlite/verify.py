@@ -18,14 +18,15 @@ from typing import Any, Final, Literal, Self, TypeAlias
 import apsw
 import msgspec
 
-from twophp.core.entry import LedgerEntry, Writer, server_entry
+from twophp.core.call import IN_LEDGER, Call, call_facts
+from twophp.core.entry import LedgerEntry, Writer, client_entry, server_entry
 from twophp.core.errors import ConfigError, JournalBroken
 from twophp.core.intent import SETTLED, Intent, fixed_facts, outcome_facts
 from twophp.core.records import JournalEvent
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import INTENTS, JOBS, OBLIGATIONS, TABLES, Row, Table, entry_of
+from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, TABLES, Row, Table, entry_of
 
 FINDINGS_NAMED: Final = 100
 PROGRESS_EVERY: Final = 1_000
@@ -39,6 +40,7 @@ _REPEATED: Final = {
     INTENTS.kind: ("server_correlation_id", "phase", "fence"),
     OBLIGATIONS.kind: ("obligation_id", "state"),  # Nobody competes for one: no fence.
     JOBS.kind: ("job_id", "state", "attempts"),
+    CALLS.kind: ("client_correlation_id", "stage", "fence"),
 }
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -262,6 +264,8 @@ class _Inspection:
         if isinstance(record, Intent):
             self._check_facts(row[0], record, seq)
             self._check_entry(row[0], record, seq)
+        elif isinstance(record, Call):
+            self._check_call(row[0], record, seq)
 
     def _check_facts(self, id_: int, intent: Intent, seq: int) -> None:
         """What never changes, and the outcome, against the lines that bind them; then the sealed parts."""
@@ -281,17 +285,26 @@ class _Inspection:
                 message = f"intent {subject}: its sealed {part} is missing"
                 self._find("seal_missing", message, seq=seq, subject=subject)
 
-    def _check_entry(self, id_: int, intent: Intent, seq: int) -> None:
-        subject = intent.server_correlation_id
+    def _check_call(self, id_: int, call: Call, seq: int) -> None:
+        """Every line about a call binds what the call then was."""
+        subject = call.client_correlation_id
+        if self._execute(sql("detail_of_line"), (seq,)).get != call_facts(call):
+            message = f"call {subject}: what was called, or its outcome, was changed"
+            self._find("record_differs", message, seq=seq, subject=subject)
+        if call.stage in IN_LEDGER:
+            self._check_entry(id_, call, seq)
+
+    def _check_entry(self, id_: int, record: Intent | Call, seq: int) -> None:
+        kind, subject = _named(record)
         row: Row | None = self._execute(sql("entry_of_record"), (id_,)).fetchone()
         if row is None:
-            self._find("entry_missing", f"intent {subject}: its ledger row is missing", seq=seq, subject=subject)
+            self._find("entry_missing", f"{kind} {subject}: its ledger row is missing", seq=seq, subject=subject)
             return
-        for problem in self._entry_problems(row, intent):
-            message = f"ledger row of intent {subject}: {problem}"
+        for problem in self._entry_problems(row, record):
+            message = f"ledger row of {kind} {subject}: {problem}"
             self._find("entry_differs", message, seq=seq, subject=subject)
 
-    def _entry_problems(self, row: Row, intent: Intent) -> Iterator[str]:
+    def _entry_problems(self, row: Row, record: Intent | Call) -> Iterator[str]:
         try:
             entry = entry_of(row)
         except KeyError as error:
@@ -299,25 +312,35 @@ class _Inspection:
             return
         writer = self._writer or Writer(source=entry.source, service_ledger_id=entry.service_ledger_id)
         names = [name for name in LedgerEntry.__struct_fields__ if name not in _NOT_MIRRORED]
-        mirrored = server_entry(intent, writer)
+        mirrored = server_entry(record, writer) if isinstance(record, Intent) else client_entry(record, writer)
         found, expected = ([getattr(e, name) for name in names] for e in (entry, mirrored))
         yield from _differences(names, found, expected)
-        if entry.version > intent.version:
-            yield f"version is {entry.version}, its record has {intent.version}"
+        if entry.version > record.version:
+            yield f"version is {entry.version}, its record has {record.version}"
 
     def _check_what_is_gone(self) -> None:
         for kind in TABLES:
             for seq, subject in self._execute(sql(f"{kind}s_gone")):
                 message = f"{kind} {subject}: registered by line {seq}, gone, and no line says that it was forgotten"
                 self._find("record_missing", message, seq=seq, subject=subject)
-        for seq, *said, subject, phase in self._execute(sql("entries_without_intent")):
+        self._check_rows_of_the_forgotten("entries_without_intent", "server_correlation_id")
+        self._check_rows_of_the_forgotten("entries_without_call", "client_correlation_id")
+
+    def _check_rows_of_the_forgotten(self, statement: str, id_name: str) -> None:
+        for seq, *said, subject, phase in self._execute(sql(statement)):
             if seq is None:
                 message = f"ledger row of {subject}: the journal has no line about it"
                 self._find("entry_differs", message, subject=subject)
                 continue
-            for problem in _differences(("server_correlation_id", "phase"), (subject, phase), said):
+            for problem in _differences((id_name, "phase"), (subject, phase), said):
                 message = f"ledger row of {subject}: {problem}, as line {seq} says"
                 self._find("entry_differs", message, seq=seq, subject=subject)
+
+
+def _named(record: Intent | Call) -> tuple[str, str]:
+    if isinstance(record, Intent):
+        return INTENTS.kind, record.server_correlation_id
+    return CALLS.kind, record.client_correlation_id
 
 
 def _writer(connection: apsw.Connection) -> Writer | None:
