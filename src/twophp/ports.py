@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from twophp.core.entry import LedgerEntry
+from twophp.core.obligation import Obligation
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 
 Part: TypeAlias = Literal["payload", "response"]
@@ -131,6 +132,22 @@ class Store(Protocol):
         """The journal of one record, oldest first."""
         ...
 
+    async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
+        """The whole journal, a page at a time: what comes after this line."""
+        ...
+
+    async def obligations(self, wanted: Obligations) -> Sequence[Obligation]:
+        """The obligations that fit, newest first, and no more than ``MOST_ROWS``."""
+        ...
+
+    async def reserved(self) -> int:
+        """How many obligations are Reserved. Costs what is Reserved, not what is stored."""
+        ...
+
+    async def tally(self, since: Instant = 0) -> Sequence[Tally]:
+        """How many obligations that were reserved from ``since`` on there are, by flow, state and resolution."""
+        ...
+
     async def kept(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         ...
@@ -184,6 +201,27 @@ MOST_ROWS: Final = 10_000
 """No question is answered with more (A-53): whoever needs all of a large ledger asks the central one."""
 
 Question: TypeAlias = Tree | Initiated | Stalled | Find | Calls | Tail
+
+
+class Obligations(msgspec.Struct, frozen=True, kw_only=True):
+    """Which obligations are asked for; what is empty does not matter. ``before`` goes on after an earlier page."""
+
+    flow: str = ""
+    state: str = ""
+    key: str = ""
+    intent: str = ""
+    trace_id: str = ""
+    before: str = ""
+    limit: int = 100
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """How many obligations have these in common."""
+
+    flow: str
+    state: str
+    resolution: str
+    count: int
 
 
 class Vault(Protocol):

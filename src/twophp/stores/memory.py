@@ -9,7 +9,7 @@ are played back and nothing has happened.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
@@ -21,8 +21,10 @@ from msgspec.structs import replace
 from twophp.core.entry import LedgerEntry, broken_rules
 from twophp.core.errors import StoreError
 from twophp.core.intent import Intent, Phase, by_pair
+from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.ports import (
+    MOST_ROWS,
     Calls,
     Change,
     Clock,
@@ -31,11 +33,13 @@ from twophp.ports import (
     Initiated,
     JournalLine,
     Load,
+    Obligations,
     Part,
     Put,
     Question,
     Stalled,
     Tail,
+    Tally,
     Tree,
 )
 from twophp.stores.clock import system_clock
@@ -307,6 +311,32 @@ class MemoryStore:
         for seq in range(after + 1, len(self._lines) + 1):
             yield JournalLine(seq, *self._lines[seq - 1], self._digests[seq - 1])
 
+    async def obligations(self, wanted: Obligations) -> Sequence[Obligation]:
+        """See ``Store.obligations``."""
+        with self._lock:
+            last = self._found.get(by_id(wanted.before)) if wanted.before else None
+            end = self._next_id if last is None else last.id
+            found = [(slot.id, one) for slot, one in self._obligations() if slot.id < end and _fits(one, wanted)]
+        found.sort(reverse=True)
+        return [one for _id, one in found[: min(wanted.limit, MOST_ROWS)]]
+
+    async def reserved(self) -> int:
+        """See ``Store.reserved``."""
+        with self._lock:
+            return sum(one.due_at is not None for _slot, one in self._obligations())
+
+    async def tally(self, since: Instant = 0) -> Sequence[Tally]:
+        """See ``Store.tally``."""
+        with self._lock:
+            found = [one for _slot, one in self._obligations() if one.reserved_at >= since]
+        counts = Counter((one.flow, one.state.value, one.resolution) for one in found)
+        return [Tally(*what, counts[what]) for what in sorted(counts)]
+
+    def _obligations(self) -> Iterator[tuple[_Slot, Obligation]]:
+        for key, slot in self._found.items():
+            if isinstance(slot.record, Obligation) and key == slot.keys[0]:
+                yield slot, slot.record
+
     async def kept(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         return self._kept.setdefault(name, value)
@@ -329,6 +359,11 @@ def _play_back(notes: Sequence[tuple[Any, Any, Any]]) -> None:
             place.pop(what, None)
         else:
             place[what] = was
+
+
+def _fits(obligation: Obligation, wanted: Obligations) -> bool:
+    facts = ("flow", "state", "key", "intent", "trace_id")
+    return all(getattr(wanted, name) in ("", getattr(obligation, name)) for name in facts)
 
 
 def _pair(entry: LedgerEntry) -> tuple[str, str, str]:

@@ -70,10 +70,10 @@ AND state = 'Reserved' AND obligation.key <> '';
 SELECT obligation_id FROM obligation WHERE due_at < ? ORDER BY due_at LIMIT ?;
 
 -- name: insert_obligation
-INSERT INTO obligation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO obligation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_obligation
-UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, due_at = ? WHERE id = ?;
+UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, due_at = ?, counted = ? WHERE id = ?;
 
 -- name: delete_obligation
 DELETE FROM obligation WHERE id = ?;
@@ -121,6 +121,60 @@ UPDATE quota SET open_intents = ?, open_bytes = ?, version = ? WHERE id = ?;
 
 -- name: delete_quota
 DELETE FROM quota WHERE id = ?;
+
+-- name: budgets_by_flow
+SELECT budget.* FROM json_each(?) AS wanted CROSS JOIN budget ON flow = wanted.value ->> 0;
+
+-- name: insert_budget
+INSERT INTO budget VALUES (?, ?, ?, ?);
+
+-- name: update_budget
+UPDATE budget SET reserved = ?, version = ? WHERE id = ?;
+
+-- name: delete_budget
+DELETE FROM budget WHERE id = ?;
+
+-- name: fences_by_resource
+SELECT fence.* FROM json_each(?) AS wanted CROSS JOIN fence ON resource = wanted.value ->> 0;
+
+-- name: insert_fence
+INSERT INTO fence VALUES (?, ?, ?, ?, ?);
+
+-- name: update_fence
+UPDATE fence SET token = ?, obligation_id = ?, version = ? WHERE id = ?;
+
+-- name: delete_fence
+DELETE FROM fence WHERE id = ?;
+
+-- name: obligations_found
+-- Newest first: whoever looks wants what happened lately, and no index is needed for that.
+SELECT * FROM obligation
+WHERE (?1 = '' OR flow = ?1) AND (?2 = '' OR state = ?2) AND (?3 = '' OR key = ?3) AND (?4 = '' OR intent = ?4)
+AND (?5 = '' OR trace_id = ?5)
+AND (?6 = '' OR id < (SELECT earlier.id FROM obligation AS earlier WHERE earlier.obligation_id = ?6))
+ORDER BY id DESC LIMIT ?7;
+
+-- name: obligations_reserved
+-- The same among what is Reserved: those alone are due, and an index knows them.
+SELECT * FROM obligation INDEXED BY obligation_due
+WHERE due_at IS NOT NULL AND (?1 = '' OR flow = ?1) AND (?2 = '' OR state = ?2) AND (?3 = '' OR key = ?3)
+AND (?4 = '' OR intent = ?4) AND (?5 = '' OR trace_id = ?5)
+AND (?6 = '' OR id < (SELECT earlier.id FROM obligation AS earlier WHERE earlier.obligation_id = ?6))
+ORDER BY id DESC LIMIT ?7;
+
+-- name: obligations_reserved_by_intent
+-- The same among what the handler of one intent has Reserved.
+SELECT * FROM obligation INDEXED BY obligation_of_intent
+WHERE state = 'Reserved' AND intent <> '' AND intent = ?4 AND (?1 = '' OR flow = ?1) AND (?2 = '' OR state = ?2)
+AND (?3 = '' OR key = ?3) AND (?5 = '' OR trace_id = ?5)
+AND (?6 = '' OR id < (SELECT earlier.id FROM obligation AS earlier WHERE earlier.obligation_id = ?6))
+ORDER BY id DESC LIMIT ?7;
+
+-- name: count_reserved
+SELECT count(*) FROM obligation WHERE due_at IS NOT NULL;
+
+-- name: tally_obligations
+SELECT flow, state, resolution, count(*) FROM obligation WHERE reserved_at >= ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
 
 -- name: insert_entry
 INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from twophp.ports import MOST_ROWS, Calls, Find, Initiated, Question, Stalled, Tail, Tree
+from twophp.core.obligation import State
+from twophp.ports import MOST_ROWS, Calls, Find, Initiated, Obligations, Question, Stalled, Tail, Tree
 from twophp.stores.sqlite.sql import sql
 
 
@@ -25,3 +26,12 @@ def asked(question: Question) -> tuple[str, tuple[Any, ...]]:
             return sql("entries_of_calls"), (msgspec.json.encode(ids).decode(), MOST_ROWS)
         case Tail(limit):
             return sql("entries_newest"), (min(limit, MOST_ROWS),)
+
+
+def obligations_asked(wanted: Obligations) -> tuple[str, tuple[Any, ...]]:
+    """The statement that finds these obligations, by the narrowest index there is, and its bindings."""
+    name = "obligations_found"
+    if wanted.state == State.RESERVED:
+        name = "obligations_reserved_by_intent" if wanted.intent else "obligations_reserved"
+    facts = (wanted.flow, wanted.state, wanted.key, wanted.intent, wanted.trace_id, wanted.before)
+    return sql(name), (*facts, min(wanted.limit, MOST_ROWS))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import apsw
 
 from twophp.core.entry import LedgerEntry
+from twophp.core.obligation import Obligation
 from twophp.core.records import Instant, Key, Sealed
-from twophp.ports import Change, Clock, Decide, JournalLine, Load, Part, Question, Statement
+from twophp.ports import Change, Clock, Decide, JournalLine, Load, Obligations, Part, Question, Statement, Tally
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import migrate, open_connection, translate
-from twophp.stores.sqlite.questions import asked
+from twophp.stores.sqlite.questions import asked, obligations_asked
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLES, Row, Table, entry_of, line_of
+from twophp.stores.sqlite.tables import OBLIGATIONS, TABLE_OF_KEY, TABLES, Row, Table, entry_of, line_of
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
@@ -104,6 +105,19 @@ class SQLiteStore:
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
         """The whole journal, a page at a time."""
         return await self._ask(sql("journal_after"), (after, limit), line_of)
+
+    async def obligations(self, wanted: Obligations) -> Sequence[Obligation]:
+        """See ``Store.obligations``."""
+        return await self._ask(*obligations_asked(wanted), OBLIGATIONS.record)
+
+    async def reserved(self) -> int:
+        """See ``Store.reserved``."""
+        found: list[int] = await self._ask(sql("count_reserved"), (), lambda row: row[0])
+        return found[0]
+
+    async def tally(self, since: Instant = 0) -> Sequence[Tally]:
+        """See ``Store.tally``."""
+        return await self._ask(sql("tally_obligations"), (since,), lambda row: Tally(*row))
 
     async def kept(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""

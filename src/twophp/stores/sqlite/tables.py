@@ -9,8 +9,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from twophp.core import call, job
+from twophp.core.budget import BY_FLOW, Spent
 from twophp.core.call import BY_CLIENT_ID, CALL, Call, Stage
 from twophp.core.entry import LedgerEntry
+from twophp.core.fence import BY_RESOURCE, Fence
 from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, FIXED_FIELDS, INTENT, Intent, Mode, Phase
 from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
@@ -58,6 +60,7 @@ def _intent(row: Row) -> Intent:
 def _obligation(row: Row) -> Obligation:
     values = list(row)
     values[8] = _STATES[row[8]]
+    values[13] = bool(row[13])
     return Obligation(*values[1:])
 
 
@@ -162,7 +165,30 @@ QUOTAS: Final = Table(
     changes=attrgetter("open_intents", "open_bytes", "version"),
 )
 
-# The kinds that fall due and have a history. A quota's usage has neither: the intents it counts have both.
+BUDGETS: Final = Table(
+    kind="budget",
+    reads={BY_FLOW: sql("budgets_by_flow")},
+    identity=BY_FLOW,
+    insert=sql("insert_budget"),
+    update=sql("update_budget"),
+    delete=sql("delete_budget"),
+    record=lambda row: Spent(*row[1:]),
+    row=msgspec.structs.astuple,
+    changes=attrgetter("reserved", "version"),
+)
+FENCES: Final = Table(
+    kind="fence",
+    reads={BY_RESOURCE: sql("fences_by_resource")},
+    identity=BY_RESOURCE,
+    insert=sql("insert_fence"),
+    update=sql("update_fence"),
+    delete=sql("delete_fence"),
+    record=lambda row: Fence(*row[1:]),
+    row=msgspec.structs.astuple,
+    changes=attrgetter("token", "obligation_id", "version"),
+)
+
+# The kinds that fall due and have a history. A count or a fence has neither: the records it is about have both.
 TABLES: Final = {table.kind: table for table in (INTENTS, OBLIGATIONS, JOBS, CALLS)}
 TABLE_OF_RECORD: Final[dict[type, Table]] = {
     Intent: INTENTS,
@@ -170,5 +196,7 @@ TABLE_OF_RECORD: Final[dict[type, Table]] = {
     Job: JOBS,
     Call: CALLS,
     Usage: QUOTAS,
+    Spent: BUDGETS,
+    Fence: FENCES,
 }
 TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLE_OF_RECORD.values() for by in table.reads}

@@ -1,0 +1,54 @@
+"""How many obligations of one flow may be Reserved at a time (A-78). Off unless a flow is given a budget.
+
+An obligation that was reserved under a budget says so itself (``Obligation.counted``), and it ceases to count in the
+very change that settles it. So the count is exact whatever crashes and however many processes write, and a budget may
+be switched on, off or changed at any time: what was not counted when it began is not subtracted when it ends.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from twophp.core.errors import Refused
+from twophp.core.records import Instant, Key
+
+BY_FLOW: Final = "budget.flow"
+
+
+class BudgetExhausted(Refused):
+    """So many obligations of the flow are Reserved that there is no room for another; nothing was reserved."""
+
+    default_code = "flow_budget_exhausted"
+
+
+class Spent(msgspec.Struct, frozen=True, gc=False):
+    """How much of a flow's budget is taken up. A record, kept in the same changes as the obligations it counts."""
+
+    flow: str
+    reserved: int
+    version: int
+
+    @property
+    def due_at(self) -> Instant | None:
+        """Never: a count wants no attention."""
+        return None
+
+    def keys(self) -> tuple[Key, ...]:
+        """There is one for each flow."""
+        return (by_flow(self.flow),)
+
+
+def by_flow(flow: str) -> Key:
+    """Where a flow's count is kept."""
+    return Key(BY_FLOW, (flow,))
+
+
+def spent_after(spent: Spent | None, flow: str, more: int, budget: int | None) -> Spent | None:
+    """The count with ``more``, or None if nothing is left of it. Refuses only growth, and only above ``budget``."""
+    was, version = (0, 0) if spent is None else (spent.reserved, spent.version)
+    reserved = was + more
+    if more > 0 and budget is not None and reserved > budget:
+        raise BudgetExhausted(f"flow {flow!r} has {was} obligations Reserved, and a budget of {budget}")
+    return Spent(flow, reserved, version + 1) if reserved > 0 else None
