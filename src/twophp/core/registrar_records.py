@@ -33,8 +33,8 @@ BY_NONCE_USE: Final = "nonce_use.authorization_nonce"
 BY_VERIFIED: Final = "verification.subject"
 BY_PASSED_COMPENSATION: Final = "verification.compensated"
 BY_COMPENSATION_NONCE: Final = "compensation.authorization_nonce"
-BY_GATE: Final = "gate.name"
-BY_FENCE: Final = "fence.logical_request_key"
+BY_GATE: Final = "registrar_gate.name"
+BY_KEY_FENCE: Final = "key_fence.logical_request_key"
 BY_FAILURE: Final = "failure.id"
 
 DOMAIN: Final = "registration"
@@ -192,7 +192,7 @@ class Gate(msgspec.Struct, frozen=True, gc=False):
         return (GATE,)
 
 
-class Fence(msgspec.Struct, frozen=True, gc=False):
+class KeyFence(msgspec.Struct, frozen=True, gc=False):
     """How often ``resolve`` has said that a key is absent. Attempts that began before the last time lose (A-96)."""
 
     logical_request_key: str
@@ -206,7 +206,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
     def keys(self) -> tuple[Key, ...]:
         """One for each key that was asked about."""
-        return (by_fence(self.logical_request_key),)
+        return (by_key_fence(self.logical_request_key),)
 
 
 GATE: Final = Key(BY_GATE, ("registrar",))
@@ -252,9 +252,9 @@ def by_compensation(nonce: str) -> Key:
     return Key(BY_COMPENSATION_NONCE, (nonce,))
 
 
-def by_fence(logical_request_key: str) -> Key:
+def by_key_fence(logical_request_key: str) -> Key:
     """Where a key's fence is found."""
-    return Key(BY_FENCE, (logical_request_key,))
+    return Key(BY_KEY_FENCE, (logical_request_key,))
 
 
 def effect_run_id(request: RegistrationRequest, *, strict: bool) -> str:

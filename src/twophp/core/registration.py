@@ -59,8 +59,8 @@ class Step(StrEnum):
     COMMIT_FAILS = "commit fails, or nobody knows"
     COLLIDE = "another attempt wins"
     READ_WINNER = "read the winner's result"
-    RESOLVE_ABSENT = "resolve: ABSENT"
-    RESOLVE_CONSUMED = "resolve: CONSUMED"
+    RESOLVE_ABSENT = "resolve says ABSENT"
+    RESOLVE_CONSUMED = "resolve says CONSUMED"
     VERIFY_PASS = "verify PASS"  # noqa: S105 - A verdict, not a secret.
     VERIFY_FAIL = "verify FAIL"
     COMPENSATE = "compensate"

@@ -23,6 +23,7 @@ from twophp.core.errors import StoreError
 from twophp.core.intent import Intent, Phase, by_pair
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
+from twophp.core.registrar_records import WrittenOnce
 from twophp.ports import (
     MOST_ROWS,
     Calls,
@@ -194,6 +195,8 @@ class MemoryStore:
         slot = self._seen(key, named)
         if slot is None:
             raise StoreError(f"{key}: there is no record to drop", code="bad_change")
+        if isinstance(slot.record, WrittenOnce):
+            raise StoreError(f"{key}: what is written once stays", code="constraint")
         self._move(slot, slot.record, ())
         for part in _PARTS:
             self._set(self._seals, (slot.id, part), _NOTHING)

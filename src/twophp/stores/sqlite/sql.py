@@ -12,13 +12,21 @@ _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 @cache
 def _statements() -> dict[str, str]:
-    text = files(__package__).joinpath("queries.sql").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for path in files(__package__).iterdir():
+        if path.name.endswith(".sql"):
+            found |= named(path.read_text(encoding="utf-8"))
+    return found
+
+
+def named(text: str) -> dict[str, str]:
+    """The statements of a file, each under the name above it."""
     _preamble, *pieces = _NAME.split(text)
     return {name: sql.strip() for name, sql in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
 def sql(name: str) -> str:
-    """The statement called ``name`` in ``queries.sql``."""
+    """The statement called ``name`` in one of the files."""
     return _statements()[name]
 
 

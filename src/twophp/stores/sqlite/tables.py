@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -17,34 +16,17 @@ from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, FIXED_FIELDS, INTENT, In
 from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
 from twophp.core.quota import BY_PRINCIPAL, Usage
-from twophp.core.records import JournalEvent, Record
+from twophp.core.records import JournalEvent
 from twophp.ports import JournalLine
+from twophp.stores.sqlite.registrar_tables import REGISTRAR_TABLES
 from twophp.stores.sqlite.sql import sql
-
-Row: TypeAlias = tuple[Any, ...]
+from twophp.stores.sqlite.table import Row, Table
 
 _MODES: Final = {mode.value: mode for mode in Mode}
 _PHASES: Final = {phase.value: phase for phase in Phase}
 _STATES: Final = {state.value: state for state in State}
 _STAGES: Final = {stage.value: stage for stage in Stage}
 _JOB_STATES: Final = {state.value: state for state in job.State}
-
-
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """The statements and the two conversions of one kind of record."""
-
-    kind: str
-    reads: dict[str, str]  # by what -> the statement that finds all wanted rows at once
-    identity: str  # the key whose values ``due`` returns and the two after it take
-    due: str = ""  # Empty where a kind is never due, sealed or written about.
-    seal: str = ""
-    journal: str = ""
-    insert: str
-    update: str
-    delete: str
-    record: Callable[[Row], Record]
-    row: Callable[[Any], Row]  # every column but the id
-    changes: Callable[[Any], Row]  # the columns that ``update`` sets
 
 
 def _intent(row: Row) -> Intent:
@@ -198,5 +180,6 @@ TABLE_OF_RECORD: Final[dict[type, Table]] = {
     Usage: QUOTAS,
     Spent: BUDGETS,
     Fence: FENCES,
+    **REGISTRAR_TABLES,
 }
 TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLE_OF_RECORD.values() for by in table.reads}

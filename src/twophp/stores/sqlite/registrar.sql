@@ -1,0 +1,169 @@
+-- The registrar's statements. Rows written once have an insert and no update; their delete is what a trigger refuses.
+
+-- name: consumed_by_key
+SELECT registrar_consumed.* FROM json_each(?) AS wanted CROSS JOIN registrar_consumed
+ON logical_request_key = wanted.value ->> 0;
+
+-- name: consumed_by_effect
+SELECT registrar_consumed.* FROM json_each(?) AS wanted CROSS JOIN registrar_consumed
+ON canonical_operation = wanted.value ->> 0 AND canonical_target = wanted.value ->> 1
+AND deployed_artifact_hash = wanted.value ->> 2 AND effect_run_id = wanted.value ->> 3;
+
+-- name: insert_consumed
+INSERT INTO registrar_consumed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: delete_consumed
+DELETE FROM registrar_consumed WHERE id = ?;
+
+-- name: inert_by_key
+SELECT registrar_registration.* FROM json_each(?) AS wanted CROSS JOIN registrar_registration
+ON logical_request_key = wanted.value ->> 0;
+
+-- name: insert_inert
+INSERT INTO registrar_registration VALUES (?, ?, ?, ?, ?);
+
+-- name: delete_inert
+DELETE FROM registrar_registration WHERE id = ?;
+
+-- name: nonce_by_value
+SELECT registrar_nonce.* FROM json_each(?) AS wanted CROSS JOIN registrar_nonce
+ON authorization_nonce = wanted.value ->> 0;
+
+-- name: insert_nonce
+INSERT INTO registrar_nonce VALUES (?, ?, ?, ?, ?);
+
+-- name: delete_nonce
+DELETE FROM registrar_nonce WHERE id = ?;
+
+-- name: nonce_use_by_value
+SELECT registrar_nonce_use.* FROM json_each(?) AS wanted CROSS JOIN registrar_nonce_use
+ON authorization_nonce = wanted.value ->> 0;
+
+-- name: insert_nonce_use
+INSERT INTO registrar_nonce_use VALUES (?, ?, ?, ?, ?);
+
+-- name: delete_nonce_use
+DELETE FROM registrar_nonce_use WHERE id = ?;
+
+-- name: verification_by_subject
+SELECT registrar_verification.* FROM json_each(?) AS wanted CROSS JOIN registrar_verification
+ON about = wanted.value ->> 0 AND subject = wanted.value ->> 1;
+
+-- name: verification_by_passed_compensation
+SELECT registrar_verification.* FROM json_each(?) AS wanted CROSS JOIN registrar_verification
+ON logical_request_key = wanted.value ->> 0 AND about = 'compensation' AND verdict = 'PASS';
+
+-- name: insert_verification
+INSERT INTO registrar_verification VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: delete_verification
+DELETE FROM registrar_verification WHERE id = ?;
+
+-- name: compensation_by_nonce
+SELECT registrar_compensation.* FROM json_each(?) AS wanted CROSS JOIN registrar_compensation
+ON authorization_nonce = wanted.value ->> 0;
+
+-- name: insert_compensation
+INSERT INTO registrar_compensation VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: delete_compensation
+DELETE FROM registrar_compensation WHERE id = ?;
+
+-- name: failure_by_id
+SELECT registrar_audit.* FROM json_each(?) AS wanted CROSS JOIN registrar_audit ON failure_id = wanted.value ->> 0;
+
+-- name: insert_failure
+INSERT INTO registrar_audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: delete_failure
+DELETE FROM registrar_audit WHERE id = ?;
+
+-- name: gate_by_name
+SELECT registrar_gate.* FROM json_each(?) AS wanted CROSS JOIN registrar_gate ON name = wanted.value ->> 0;
+
+-- name: insert_gate
+INSERT INTO registrar_gate VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_gate
+UPDATE registrar_gate SET is_open = ?, authority_ref = ?, reason = ?, changed_at = ?, version = ? WHERE id = ?;
+
+-- name: delete_gate
+DELETE FROM registrar_gate WHERE id = ?;
+
+-- name: key_fence_by_key
+SELECT registrar_fence.* FROM json_each(?) AS wanted CROSS JOIN registrar_fence
+ON logical_request_key = wanted.value ->> 0;
+
+-- name: insert_key_fence
+INSERT INTO registrar_fence VALUES (?, ?, ?, ?);
+
+-- name: update_key_fence
+UPDATE registrar_fence SET fenced_at = ?, version = ? WHERE id = ?;
+
+-- name: delete_key_fence
+DELETE FROM registrar_fence WHERE id = ?;
+
+-- The independent reader. ----------------------------------------------------------------------------------------------
+
+-- name: look_at_key
+SELECT
+    EXISTS (SELECT 1 FROM registrar_consumed WHERE logical_request_key = ?1),
+    coalesce((SELECT version FROM registrar_fence WHERE logical_request_key = ?1), 0),
+    coalesce((SELECT version FROM registrar_gate), 0);
+
+-- name: readback
+-- The inert rows of a key beside what was consumed for them, and who used the nonce.
+SELECT consumed.*, inert.replay_key, inert.status, used.logical_request_key FROM registrar_consumed AS consumed
+CROSS JOIN registrar_registration AS inert ON inert.logical_request_key = consumed.logical_request_key
+LEFT JOIN registrar_nonce_use AS used
+    ON used.authorization_nonce = consumed.authorization_nonce AND used.used_for = 'registration'
+WHERE consumed.logical_request_key = ?;
+
+-- name: readback_of_compensation
+SELECT compensation.*, used.logical_request_key,
+    (SELECT count(*) FROM registrar_registration AS inert
+     WHERE inert.logical_request_key = compensation.logical_request_key)
+FROM registrar_compensation AS compensation
+LEFT JOIN registrar_nonce_use AS used
+    ON used.authorization_nonce = compensation.authorization_nonce AND used.used_for = 'compensation'
+WHERE compensation.authorization_nonce = ?;
+
+-- name: unverified_registrations
+SELECT logical_request_key FROM registrar_consumed AS consumed WHERE NOT EXISTS (
+    SELECT 1 FROM registrar_verification WHERE about = 'registration' AND subject = consumed.logical_request_key)
+ORDER BY id LIMIT ?;
+
+-- name: unverified_compensations
+SELECT logical_request_key, authorization_nonce FROM registrar_compensation AS compensation WHERE NOT EXISTS (
+    SELECT 1 FROM registrar_verification WHERE about = 'compensation' AND subject = compensation.authorization_nonce)
+ORDER BY id LIMIT ?;
+
+-- name: erased_keys
+-- What other rows say was consumed, and is not there.
+SELECT logical_request_key FROM registrar_registration UNION SELECT logical_request_key FROM registrar_nonce_use
+UNION SELECT logical_request_key FROM registrar_verification
+EXCEPT SELECT logical_request_key FROM registrar_consumed LIMIT ?;
+
+-- name: erased_in_journal
+-- What history says was consumed, and is not there or is not what it was.
+SELECT subject FROM journal WHERE kind = 'registration' AND event = 'registered' AND NOT EXISTS (
+    SELECT 1 FROM registrar_consumed WHERE logical_request_key = subject AND replay_key = detail)
+LIMIT ?;
+
+-- name: failures_of_key
+SELECT * FROM registrar_audit WHERE logical_request_key = ? ORDER BY id DESC LIMIT ?;
+
+-- name: failures_newest
+SELECT * FROM registrar_audit ORDER BY id DESC LIMIT ?;
+
+-- name: registrar_consumed_of_key
+SELECT * FROM registrar_consumed WHERE logical_request_key = ?;
+
+-- name: registrar_verdict_of_key
+SELECT * FROM registrar_verification WHERE about = 'registration' AND subject = ?;
+
+-- name: registrar_compensations_of_key
+SELECT * FROM registrar_compensation WHERE logical_request_key = ? ORDER BY id LIMIT ?;
+
+-- name: registrar_gate_now
+SELECT * FROM registrar_gate;
