@@ -299,6 +299,9 @@ SELECT journal.* FROM (
 -- name: intent_of_pair
 SELECT * FROM intent WHERE client_correlation_id = ? AND server_correlation_id = ?;
 
+-- name: call_of_pair
+SELECT * FROM call WHERE client_correlation_id = ? AND server_correlation_id = ?;
+
 -- name: jobs_of_subject
 SELECT * FROM job WHERE subject = ? ORDER BY id LIMIT ?;
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import apsw
 import msgspec
 
+from twophp.core.call import Call
 from twophp.core.entry import Actor, LedgerEntry
 from twophp.core.intent import Intent
 from twophp.core.job import Job
@@ -18,7 +19,7 @@ from twophp.ports import MOST_ROWS, JournalLine, Question
 from twophp.stores.sqlite.questions import asked
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import INTENTS, JOBS, OBLIGATIONS, Row, Table, entry_of, line_of
+from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, Row, Table, entry_of, line_of
 
 MOST_DETAILS: Final = 1_000
 """No more lines, jobs or obligations of one call are read."""
@@ -30,7 +31,8 @@ Side: TypeAlias = tuple[str, str, Actor]
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What one ledger holds about one call beside its rows."""
 
-    intent: Intent | None = None
+    intent: Intent | None = None  # The server's record ...
+    call: Call | None = None  # ... and the client's.
     lines: tuple[JournalLine, ...] = ()
     jobs: tuple[Job, ...] = ()
     obligations: tuple[Obligation, ...] = ()
@@ -71,8 +73,10 @@ class LedgerReader:
         """All about one call. Jobs and obligations are looked for row by row: no index knows whose they are."""
         pair = (client_correlation_id, server_correlation_id)
         intents = self._records(INTENTS, "intent_of_pair", *pair)
+        calls = self._records(CALLS, "call_of_pair", *pair)
         return Evidence(
             intent=intents[0] if intents else None,
+            call=calls[0] if calls else None,
             lines=tuple(line_of(row) for row in self._execute(sql("journal_about_pair"), (*pair, MOST_DETAILS))),
             jobs=self._records(JOBS, "jobs_of_subject", server_correlation_id, MOST_DETAILS),
             obligations=self._records(OBLIGATIONS, "obligations_of_intent", server_correlation_id, MOST_DETAILS),
