@@ -19,7 +19,8 @@ from twophp.ports import MOST_ROWS, JournalLine, Question
 from twophp.stores.sqlite.questions import asked
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, Row, Table, entry_of, line_of
+from twophp.stores.sqlite.table import Row, Table
+from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, entry_of, line_of
 
 MOST_DETAILS: Final = 1_000
 """No more lines, jobs or obligations of one call are read."""
