@@ -1,8 +1,9 @@
 """How many obligations of one flow may be Reserved at a time (A-78). Off unless a flow is given a budget.
 
-An obligation that was reserved under a budget says so itself (``Obligation.counted``), and it ceases to count in the
-very change that settles it. So the count is exact whatever crashes and however many processes write, and a budget may
-be switched on, off or changed at any time: what was not counted when it began is not subtracted when it ends.
+An obligation that was reserved under a budget says so itself (``Obligation.counted``); it begins to count in the very
+change that reserves it and ceases in the one that settles it. So the count is exact whatever crashes and however many
+processes write, and a budget may be switched on, off or changed at any time: what was not counted when it began is not
+subtracted when it ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The job machine: every rule about work that is owed to somebody outside, and nothing else.
 
-Theory. What a transition owes to others (the acknowledgement of a callback, a compensation hook) becomes durable in the
-same change as the transition, as a *job*. Delivering it is a matter of attempts, each of which may be the last thing
-its process does. Three things follow.
+Theory. What a transition owes to others (the acknowledgement of a callback, a compensation hook, the effect of a
+committed obligation) becomes durable in the same change as the transition, as a *job*. Delivering it is a matter of
+attempts, each of which may be the last thing its process does. Three things follow.
 
 * An attempt has a lease. A RUNNING job is due at its end: whoever comes by then takes it over, so an attempt that
   nobody ended is simply made again. Delivery is at least once; the receiver drops repeats by the job's id (A-39).
@@ -36,7 +36,7 @@ BY_JOB_ID: Final = "job.job_id"
 LEASE_EXPIRED: Final = "lease_expired"
 """Why an attempt failed that nobody ended: its process is gone."""
 
-Work: TypeAlias = Literal["callback", "hook"]
+Work: TypeAlias = Literal["callback", "hook", "effect", "release"]
 
 
 class State(StrEnum):
@@ -173,8 +173,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     job_id: str  # Made from what it is about, so the same thing is never owed twice.
     work: Work
-    subject: str  # Server correlation id of the intent whose transition made it.
-    name: str  # Of the hook; empty for a callback.
+    subject: str  # Id of the intent or the obligation whose transition made it.
+    name: str  # Of the hook, or the obligation's flow; empty for a callback.
     created_at: Instant
     # What follows changes on the way; what stands above never does.
     state: State = State.ABSENT

@@ -174,7 +174,7 @@ class Obligation(msgspec.Struct, frozen=True, gc=False):
     settled_at: Instant | None = None
     resolution: Resolution = ""
     due_at: Instant | None = None
-    counted: bool = False  # Whether it takes up a place in its flow's budget right now.
+    counted: bool = False  # Whether it takes up a place in its flow's budget while it is Reserved.
 
     @property
     def overdue_at(self) -> Instant:
@@ -263,6 +263,24 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         """What to store, the one that lets go of its key before the one that takes it."""
         found = (self.leaked, self.obligation) if self.changed else ()
         return tuple(record for record in found if record is not None)
+
+
+class ObligationError(Refused):
+    """One of the contract's five errors. ``obligation`` is what it is about, if there is such a thing."""
+
+    default_code = NOT_FOUND
+
+    def __init__(self, message: str, *, code: str | None = None, obligation: Obligation | None = None) -> None:
+        super().__init__(message, code=code)
+        self.obligation = obligation
+
+
+def admitted(decision: Decision, about: str) -> Decision:
+    """The decision, unless it is a refusal: then that is raised. What it made durable stays durable (A-73)."""
+    code = decision.code
+    if code is not None:
+        raise ObligationError(f"{about}: {ERRORS[code]}", code=code, obligation=decision.obligation)
+    return decision
 
 
 class UnknownFlow(Refused, ValueError):
@@ -377,7 +395,7 @@ def _settled(before: Obligation, goto: Goto, command: Command, now: Instant) -> 
         max(now, before.reserved_at),  # A-29: never before its beginning.
         "leak_scan" if leaked else who,
         None,
-        False,  # noqa: FBT003 - see above
+        before.counted,
     )
     at = before.overdue_at if leaked else now  # A-27: true from the timeout on, whenever it is noticed.
     detail = LEAK_TIMEOUT if leaked else who  # A-73: OBL-004 carries the error code as well.

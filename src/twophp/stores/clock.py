@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import count
 from typing import Final
 
 from twophp.core.records import Instant
+from twophp.ports import MintId
 
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
@@ -31,3 +33,13 @@ def mint_uuid() -> str:
     drawn = os.urandom(16).hex()  # Written out: the standard library's object takes three times as long.
     variant = _VARIANT[drawn[16]]
     return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-{variant}{drawn[17:20]}-{drawn[20:]}"
+
+
+def ids_in_order() -> MintId:
+    """A source of ids that no other source makes: a random stem and a number that rises.
+
+    For what nobody has to guess right or wrong: the next one is easily told. In exchange they cost next to nothing, and
+    land side by side in an index.
+    """
+    stem, numbers = os.urandom(16).hex(), count(1)
+    return lambda: f"{stem}-{next(numbers):x}"
