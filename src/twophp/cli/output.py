@@ -9,14 +9,17 @@ from typing import Any, Final
 
 import click
 import msgspec
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import Progress
+from rich.table import Table
 
 from twophp.core.errors import TwoPHPError
 from twophp.stores.urls import StoreUrl, parse_store_url
 
 FOUND: Final = 1
 UNUSABLE: Final = 2
+
+FILE_WIDTH: Final = 10_000
 
 FILES: Final = "a path, sqlite:///relative.db or sqlite:////absolute.db"
 
@@ -38,9 +41,33 @@ def examples(*commands: str) -> str:
     return "\b\nExample:\n" + "\n".join(f"  twophp {command}" for command in commands)
 
 
+def note(text: str) -> None:
+    """Something to know about the result that is not part of it: on stderr, where no pipe takes it for data."""
+    click.echo(f"note: {text}", err=True)
+
+
 def out() -> Console:
     """Where results go. Made when it is used, so that it finds the stdout of that moment."""
     return Console(soft_wrap=True, highlight=False)
+
+
+def show(shown: RenderableType) -> None:
+    """Print a table or a tree without losing anything: a terminal folds what is too wide, a file has long lines.
+
+    Plain strings in it are plain: brackets mean nothing.
+    """
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    console.print(shown)
+
+
+def table(*columns: str) -> Table:
+    """A table that folds and never cuts."""
+    made = Table(box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
 
 
 def counted(count: int, noun: str) -> str:

@@ -29,22 +29,22 @@ MAX_DEPTH: Final = 100
 """Calls that are nested deeper are left out, and the tree says so (A-53)."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """One call, and the calls that were made to serve it."""
 
     pair: Pair
     depth: int
-    children: tuple[Call, ...] = ()
+    children: tuple[Branch, ...] = ()
 
 
 class CallTree(msgspec.Struct, frozen=True, kw_only=True):
     """All calls that one root led to. Several roots have a caller in common that has no row."""
 
-    roots: tuple[Call, ...]
+    roots: tuple[Branch, ...]
     above: str | None = None  # The client id of the call that the roots were made for, where no row of it is known.
     too_deep: bool = False  # Whether calls were left out.
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[Branch]:
         """Every call, breadth first."""
         level = list(self.roots)
         while level:
@@ -152,14 +152,14 @@ def _callee(pair: Pair) -> str | None:
     return pair.client.target if pair.client is not None else None
 
 
-def _nested(levels: Sequence[Sequence[tuple[Pair, int]]]) -> tuple[Call, ...]:
+def _nested(levels: Sequence[Sequence[tuple[Pair, int]]]) -> tuple[Branch, ...]:
     """From the leaves up, so that no depth is too much for the interpreter."""
-    below: dict[int, list[Call]] = {}
-    calls: list[Call] = []
+    below: dict[int, list[Branch]] = {}
+    calls: list[Branch] = []
     for depth, level in reversed(list(enumerate(levels))):
-        calls, above = [], defaultdict[int, list[Call]](list)
+        calls, above = [], defaultdict[int, list[Branch]](list)
         for place, (pair, parent) in enumerate(level):
-            call = Call(pair=pair, depth=depth, children=tuple(below.get(place, ())))
+            call = Branch(pair=pair, depth=depth, children=tuple(below.get(place, ())))
             calls.append(call)
             above[parent].append(call)
         below = above

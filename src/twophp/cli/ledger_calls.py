@@ -1,0 +1,308 @@
+"""``twophp ledger tree | show | pairs``: calls, both sides of each, joined over any number of ledgers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import click
+from rich.text import Text
+
+from twophp.cli.output import FOUND, counted, examples, note, out, print_json, show, table
+from twophp.cli.rows import (
+    both_sides,
+    call_tree_text,
+    instants,
+    lasted,
+    pair_document,
+    phase_text,
+    rows_document,
+    safe,
+    tree_document,
+    verdict_text,
+    worked_table,
+)
+from twophp.cli.sources import Ledgers, joined
+from twophp.core.call import Call
+from twophp.core.calltree import MAX_DEPTH, CallTree
+from twophp.core.entry import LedgerEntry
+from twophp.core.errors import ConfigError
+from twophp.core.intent import Intent
+from twophp.core.pairing import Pair, Verdict
+from twophp.core.records import Instant
+from twophp.ports import MOST_ROWS, Find, JournalLine
+from twophp.stores.clock import system_clock
+from twophp.stores.sqlite.reader import MOST_DETAILS, Evidence
+from twophp.wire.instant import format_instant
+
+LEDGERS: Final = click.argument("ledgers", nargs=-1, required=True, metavar="LEDGER...")
+JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON: rows have the draft's sixteen names.")
+CUT: Final = f"there may be more: no question is answered with more than {MOST_ROWS:,} rows"
+
+_INTENT_FACTS: Final = (
+    *("method", "path", "mode", "received_at", "deadline_at", "confirmed_at", "settled_at", "status", "resource_id"),
+    *("owner", "lease_until", "fence", "has_payload"),
+)
+_CALL_FACTS: Final = (
+    *("method", "url", "mode", "sent_at", "registered_at", "confirm_by", "confirmed_at", "settled_at", "status"),
+    *("resource_id", "acknowledged_at", "answered_at", "attempts", "last_error"),
+)
+_JOB_FACTS: Final = ("job_id", "work", "name", "state", "attempts", "created_at", "due_at", "last_error")
+_OBLIGATION_FACTS: Final = (
+    *("obligation_id", "flow", "key", "trace_id", "state", "resolution", "reserved_at", "settled_at"),
+)
+_LINE_FACTS: Final = ("kind", "subject", "event", "before", "after", "at", "observed_at", "fence", "trace_id", "detail")
+_DIGESTS: Final = frozenset({"intent", "call"})  # The detail of their lines is of use to `verify` alone.
+
+
+@click.command(
+    epilog=examples(
+        "ledger tree 5f0c9a1e-... checkout.db orders.db stock.db",
+        "ledger tree 5f0c9a1e-... *.db --rows",
+        "ledger tree 5f0c9a1e-... sqlite:///orders.db --json",
+    )
+)
+@click.argument("correlation_id")
+@LEDGERS
+@click.option(
+    "--rows", "as_rows", is_flag=True, help="The rows as a table, in the order of the draft's (E01, E02, ...)."
+)
+@JSON
+@click.pass_context
+def tree(ctx: click.Context, correlation_id: str, ledgers: tuple[str, ...], *, as_rows: bool, as_json: bool) -> None:
+    """Draw the call tree that CORRELATION_ID belongs to: up to its root, then everything below.
+
+    Any id of any call will do, the client's or the server's. Each participant keeps its own ledger, so name them all:
+    they are joined. A side whose row is not there is shown as such, with the reason.
+
+    Exits with 1 if a call is in CONFLICT, or a row is missing that must be there.
+    """
+    with joined(ledgers) as sources:
+        found, cut = sources.tree(correlation_id)
+        if not found.roots:
+            raise _unknown(correlation_id)
+        settled_at = sources.settled_at(found.rows())
+        if as_json:
+            calls = {"calls": tree_document(found, sources.ledger_of, settled_at)}
+            rows = {"rows": rows_document(found.rows(), sources.ledger_of)}
+            above = {"above": found.above, "too_deep": found.too_deep, "cut": cut}
+            print_json((rows if as_rows else calls) | above)
+        elif as_rows:
+            show(worked_table(found.rows()))
+        else:
+            _print_tree(found, call_tree_text(found, settled_at))
+    _say_what_is_left_out(found, cut=cut)
+    ctx.exit(_code(call.pair for call in found.calls()))
+
+
+def _print_tree(found: CallTree, trees: Sequence[Any]) -> None:
+    for drawn in trees:
+        show(drawn)
+    pairs = [call.pair for call in found.calls()]
+    out().print(
+        f"\n{counted(len(pairs), 'call')}, {counted(len(found.rows()), 'row')}: {_summary(pairs)}", markup=False
+    )
+
+
+def _say_what_is_left_out(found: CallTree, *, cut: bool) -> None:
+    if found.above is not None:
+        note(f"they were made for the call {safe(found.above)}, of which no row is in these ledgers")
+    elif any(root.pair.client is None for root in found.roots):
+        note("the caller's row of the topmost call is in none of these ledgers; there may be calls above it")
+    if found.too_deep:
+        note(f"calls below the {MAX_DEPTH}th level are left out")
+    if cut:
+        note(CUT)
+
+
+@click.command(
+    "show",
+    epilog=examples("ledger show 5f0c9a1e-... orders.db", "ledger show 5f0c9a1e-... checkout.db orders.db --json"),
+)
+@click.argument("correlation_id")
+@LEDGERS
+@JSON
+@click.pass_context
+def show_(ctx: click.Context, correlation_id: str, ledgers: tuple[str, ...], *, as_json: bool) -> None:
+    """Show all about one call: both rows side by side, its history, what it owes to others, what it reserved.
+
+    CORRELATION_ID is the client's id or the server's. Exits with 1 if the call is in CONFLICT, or a row is missing that
+    must be there.
+    """
+    with joined(ledgers) as sources:
+        pairs = sources.pairs_of(sources.ask(Find(correlation_id)).entries)
+        if not pairs:
+            raise _unknown(correlation_id)
+        if as_json:
+            print_json({"calls": [_call_document(pair, sources) for pair in pairs]})
+        else:
+            for pair in pairs:
+                _print_call(pair, sources)
+    ctx.exit(_code(pairs))
+
+
+def _evidence(pair: Pair, sources: Ledgers) -> list[tuple[str, Evidence]]:
+    """What each ledger that has something to say says."""
+    found = [(source.name, source.evidence(*pair.key)) for source in sources.sources]
+    return [(name, evidence) for name, evidence in found if evidence != Evidence()]
+
+
+def _call_document(pair: Pair, sources: Ledgers) -> dict[str, Any]:
+    return pair_document(pair, sources.ledger_of, sources.settled_at(pair.rows)) | {
+        "evidence": [
+            {
+                "ledger": name,
+                "intent": None if evidence.intent is None else instants(evidence.intent, _INTENT_FACTS),
+                "call": None if evidence.call is None else instants(evidence.call, _CALL_FACTS),
+                "journal": [{"seq": line.seq} | instants(line.event, _LINE_FACTS) for line in evidence.lines],
+                "jobs": [instants(job, _JOB_FACTS) for job in evidence.jobs],
+                "obligations": [instants(obligation, _OBLIGATION_FACTS) for obligation in evidence.obligations],
+            }
+            for name, evidence in _evidence(pair, sources)
+        ]
+    }
+
+
+def _print_call(pair: Pair, sources: Ledgers) -> None:
+    console = out()
+    console.print(Text.assemble(verdict_text(pair), f": {pair.words}\n"))
+    show(both_sides(pair))
+    for name, evidence in _evidence(pair, sources):
+        console.print(f"\nIn {safe(name)}", markup=False)
+        _print_facts(evidence.intent, _INTENT_FACTS)
+        _print_facts(evidence.call, _CALL_FACTS)
+        _print_history(evidence.lines)
+        _print_records("Owed to others (outbox)", evidence.jobs, _JOB_FACTS)
+        _print_records("Obligations", evidence.obligations, _OBLIGATION_FACTS)
+    console.print()
+
+
+def _print_facts(record: Intent | Call | None, names: Sequence[str]) -> None:
+    if record is None:
+        return
+    facts = table("", "")
+    for name, value in instants(record, names).items():
+        if value not in (None, ""):
+            facts.add_row(f"  {name}", safe(str(value)))
+    facts.show_header = False
+    show(facts)
+
+
+def _print_history(lines: Sequence[JournalLine]) -> None:
+    if not lines:
+        return
+    out().print("History")
+    history = table("  line", "at", "about", "event", "from", "to", "")
+    for line in lines:
+        event = line.event
+        late = event.observed_at - event.at
+        remark = f"noticed {lasted(late)} later" if late > 0 else "" if event.kind in _DIGESTS else event.detail
+        about = f"{event.kind} {safe(event.subject)}"
+        cells = (event.event, event.before, event.after, remark)
+        history.add_row(f"  {line.seq}", format_instant(event.at), about, *map(safe, cells))
+    show(history)
+    if len(lines) >= MOST_DETAILS:
+        note(f"only the first {MOST_DETAILS:,} lines are shown")
+
+
+def _print_records(title: str, records: Sequence[Any], names: Sequence[str]) -> None:
+    if not records:
+        return
+    out().print(title)
+    listed = table(*(f"  {name}" if name == names[0] else name for name in names))
+    for record in records:
+        first, *others = ("" if value is None else safe(str(value)) for value in instants(record, names).values())
+        listed.add_row(f"  {first}", *others)
+    show(listed)
+    if len(records) >= MOST_DETAILS:
+        note(f"only the first {MOST_DETAILS:,} are shown")
+
+
+@click.command(
+    epilog=examples(
+        "ledger pairs checkout.db orders.db", "ledger pairs *.db --verdict CONFLICT --verdict CLIENT_ONLY --json"
+    )
+)
+@LEDGERS
+@click.option(
+    "--verdict",
+    "wanted",
+    multiple=True,
+    type=click.Choice([*Verdict]),
+    help="Only calls with this verdict; repeatable.",
+)
+@click.option(
+    "--limit",
+    default=1_000,
+    show_default=True,
+    type=click.IntRange(1, MOST_ROWS),
+    help="How many of the newest rows to look at.",
+)
+@JSON
+@click.pass_context
+def pairs(
+    ctx: click.Context, ledgers: tuple[str, ...], wanted: tuple[Verdict, ...], limit: int, *, as_json: bool
+) -> None:
+    """Say of every call whether both sides registered it, and whether they agree.
+
+    \b
+    PAIRED                 both rows are there and agree
+    SERVER_ONLY            no client's row: its answer was lost, or its ledger is not named
+    SERVER_ONLY_BY_DESIGN  a transparent call: its client keeps no ledger
+    CLIENT_ONLY            no server's row: its ledger is not named, or the row is gone
+    CONFLICT               the rows contradict each other
+
+    Exits with 1 if a call is in CONFLICT, or a row is missing that must be there.
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    with joined(ledgers) as sources:
+        rows = sources.newest(limit)
+        found = sources.pairs_of(rows.entries)
+        chosen = [pair for pair in found if not wanted or pair.verdict in wanted]
+        if as_json:
+            documents = [pair_document(pair, sources.ledger_of) for pair in chosen]
+            print_json({"calls": documents, "verdicts": Counter(pair.verdict for pair in found), "cut": rows.cut})
+        else:
+            _print_pairs(chosen, system_clock())
+            out().print(f"\n{counted(len(found), 'call')}: {_summary(found)}", markup=False)
+    if rows.cut:
+        note(f"only the newest {counted(limit, 'row')} and their other sides; see --limit")
+    ctx.exit(_code(found))
+
+
+def _print_pairs(chosen: Sequence[Pair], now: Instant) -> None:
+    if not chosen:
+        return
+    listed = table("verdict", "age", "endpoint", "client", "phase", "server", "phase", "client id / server id", "why")
+    for pair in chosen:
+        endpoint = pair.rows[0].service_endpoint
+        listed.add_row(
+            verdict_text(pair),
+            lasted(max(now - pair.started_at, 0)),
+            safe(endpoint),
+            *_side_cells(pair.client),
+            *_side_cells(pair.server),
+            " / ".join(map(safe, pair.key)),
+            "" if pair.verdict is Verdict.PAIRED else pair.words,
+        )
+    show(listed)
+
+
+def _side_cells(entry: LedgerEntry | None) -> tuple[Text, Text]:
+    if entry is None:
+        return Text("no row", "dim"), Text("")
+    return Text(safe(entry.source)), phase_text(entry.phase)
+
+
+def _summary(found: Iterable[Pair]) -> str:
+    verdicts = Counter(pair.verdict for pair in found)
+    return ", ".join(f"{verdicts[verdict]:,} {verdict}" for verdict in Verdict if verdicts[verdict]) or "none"
+
+
+def _code(found: Iterable[Pair]) -> int:
+    return FOUND if any(pair.is_alarm for pair in found) else 0
+
+
+def _unknown(correlation_id: str) -> ConfigError:
+    message = f"no row with the id {safe(correlation_id)} is in these ledgers"
+    return ConfigError(message, code="no_such_call")

@@ -1,0 +1,252 @@
+"""How rows and calls look: in words and colours for people, with the draft's sixteen names for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from twophp.cli.output import table
+from twophp.core.calltree import Branch, CallTree
+from twophp.core.entry import FIELDS, LedgerEntry
+from twophp.core.intent import Phase
+from twophp.core.pairing import Pair, Verdict
+from twophp.core.policy import DAY_MS, HOUR_MS, SECOND_MS
+from twophp.core.records import Instant
+from twophp.stores.sqlite.reader import Side
+from twophp.wire.instant import format_instant
+
+MINUTE_MS: Final = 60 * SECOND_MS
+
+SettledAt: TypeAlias = Mapping[Side, Instant]
+LedgerOf: TypeAlias = Callable[[LedgerEntry], str]
+
+TIMES: Final = frozenset({"phase_1_timestamp", "phase_2_timestamp", "sync_timestamp"})
+
+_PHASE_STYLES: Final = {
+    Phase.WAITING_CONFIRM: "yellow",
+    Phase.PROCESSING: "blue",
+    Phase.COMMITTED: "green",
+    Phase.FAILED: "red",
+    Phase.TTL_EXPIRED: "magenta",
+    Phase.ABANDONED: "dim",
+}
+_PHASE_WORDS: Final = {
+    Phase.WAITING_CONFIRM: "registered, not confirmed",
+    Phase.PROCESSING: "confirmed, running",
+    Phase.COMMITTED: "done",
+    Phase.FAILED: "failed",
+    Phase.TTL_EXPIRED: "not confirmed in time",
+    Phase.ABANDONED: "never confirmed, payload destroyed",
+}
+_VERDICT_STYLES: Final = {
+    Verdict.PAIRED: "green",
+    Verdict.CLIENT_ONLY: "yellow",
+    Verdict.SERVER_ONLY: "yellow",
+    Verdict.SERVER_ONLY_BY_DESIGN: "cyan",
+    Verdict.CONFLICT: "bold red",
+}
+WORKED_COLUMNS: Final = (
+    "row",
+    "client_correlation_id",
+    "server_correlation_id",
+    "actor",
+    "source",
+    "target",
+    "parent_reference_id",
+    "phase",
+)
+
+
+# For people.
+
+
+def safe(value: str) -> str:
+    """Text from a ledger, harmless to a terminal: whatever was registered, it must not move a cursor."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in value)
+
+
+def lasted(duration_ms: int) -> str:
+    """``3 ms``, ``1.2 s``, ``4 min``, ``5 h``, ``6 d``."""
+    if duration_ms < SECOND_MS:
+        return f"{duration_ms} ms"
+    if duration_ms < MINUTE_MS:
+        return f"{duration_ms / SECOND_MS:.1f} s"
+    for unit_ms, name, below_ms in ((MINUTE_MS, "min", HOUR_MS), (HOUR_MS, "h", 2 * DAY_MS)):
+        if duration_ms < below_ms:
+            return f"{duration_ms // unit_ms} {name}"
+    return f"{duration_ms // DAY_MS} d"
+
+
+def phase_text(phase: Phase) -> Text:
+    """The draft's word, coloured."""
+    return Text(phase.value, _PHASE_STYLES.get(phase, ""))
+
+
+def verdict_text(pair: Pair) -> Text:
+    """The verdict, coloured; an alarm stands out."""
+    return Text(pair.verdict.value, "bold red" if pair.is_alarm else _VERDICT_STYLES[pair.verdict])
+
+
+def worked_table(entries: Iterable[LedgerEntry]) -> Table:
+    """The draft's table of a tree (§10.3): its columns, its names for the rows, its nulls."""
+    made = table(*WORKED_COLUMNS)
+    for number, entry in enumerate(entries, 1):
+        cells = [_cell(entry, name) for name in WORKED_COLUMNS[1:-1]]
+        made.add_row(f"E{number:02}", *cells, phase_text(entry.phase))
+    return made
+
+
+def call_tree_text(tree: CallTree, settled_at: SettledAt) -> list[Tree]:
+    """One tree for each root: of every call what became of it, and both its sides."""
+    return [_branch(root, settled_at) for root in tree.roots]
+
+
+def _branch(root: Branch, settled_at: SettledAt) -> Tree:
+    """Without recursion, so that no depth is too much."""
+    top = Tree(_label(root.pair, settled_at))
+    ahead = [(root, top)]
+    while ahead:
+        call, branch = ahead.pop()
+        ahead += [(child, branch.add(_label(child.pair, settled_at))) for child in call.children]
+    return top
+
+
+def _label(pair: Pair, settled_at: SettledAt) -> Text:
+    known = pair.server or pair.client
+    assert known is not None, "a pair has a row"
+    words = f"{_who_called(pair)} -> {safe(known.service_endpoint)}  "
+    label = Text.assemble((words, "bold"), (_PHASE_WORDS[known.phase], _PHASE_STYLES[known.phase]), "  ")
+    label.append_text(verdict_text(pair))
+    if pair.verdict is not Verdict.PAIRED:
+        label.append(f" ({pair.words})")
+    for actor, entry, id_ in (
+        ("client", pair.client, pair.client_correlation_id),
+        ("server", pair.server, pair.server_correlation_id),
+    ):
+        label.append(f"\n{actor}  ")
+        label.append_text(Text("no row", "dim") if entry is None else phase_text(entry.phase))
+        label.append(f"  {safe(id_)}")
+        label.append("" if entry is None else _told_by(entry, settled_at))
+    return label
+
+
+def _who_called(pair: Pair) -> str:
+    return safe(pair.client.source) if pair.client is not None else "?"
+
+
+def _told_by(entry: LedgerEntry, settled_at: SettledAt) -> str:
+    times = latencies(entry, settled_at).items()
+    spans = (f"{name.removesuffix('_ms').replace('_', ' ')} {lasted(duration_ms)}" for name, duration_ms in times)
+    return f"  by {safe(entry.source)}" + "".join(f", {span}" for span in spans)
+
+
+def latencies(entry: LedgerEntry, settled_at: SettledAt) -> dict[str, int]:
+    """What a row tells about time, each by the clock of whoever wrote it (A-56).
+
+    A server's: from Phase 1 to Phase 2, then to the outcome. A client's: from the answer to Phase 1 to that to Phase 2.
+    """
+    end = settled_at.get((entry.client_correlation_id, entry.server_correlation_id, entry.actor))
+    begin, found = entry.phase_1_timestamp, dict[str, int]()
+    if entry.phase_2_timestamp is not None:
+        found["answered_after_ms" if entry.actor == "client" else "confirmed_after_ms"] = (
+            entry.phase_2_timestamp - begin
+        )
+        begin = entry.phase_2_timestamp
+    if entry.actor == "server" and end is not None:
+        found["ran_for_ms"] = end - begin
+    return found
+
+
+def both_sides(pair: Pair) -> Table:
+    """The sixteen fields of every row of a call, side by side."""
+    made = table("", *(entry.actor for entry in pair.rows))
+    for name in FIELDS:
+        made.add_row(name, *(phase_text(e.phase) if name == "phase" else Text(_cell(e, name)) for e in pair.rows))
+    return made
+
+
+def row_line(entry: LedgerEntry, ledger: str = "") -> Text:
+    """A row on one line, as ``tail`` prints it."""
+    whom = (
+        f"{safe(entry.source)} -> {safe(entry.service_endpoint)}" if entry.actor == "client" else entry.service_endpoint
+    )
+    latest = max(at for at in (entry.phase_1_timestamp, entry.phase_2_timestamp) if at is not None)
+    return Text.assemble(
+        f"{format_instant(latest)}  {entry.actor}  ",
+        phase_text(entry.phase),
+        " " * (len(Phase.WAITING_CONFIRM) - len(entry.phase) + 2),
+        f"{safe(whom)}  {safe(entry.client_correlation_id)} / {safe(entry.server_correlation_id)}",
+        (f"  {safe(ledger)}" if ledger else "", "dim"),
+    )
+
+
+def _cell(entry: LedgerEntry, name: str) -> str:
+    value = _value(entry, name)
+    return "null" if value is None else safe(str(value))
+
+
+# For programs.
+
+
+def row_document(entry: LedgerEntry, ledger: str) -> dict[str, Any]:
+    """The draft's sixteen fields in its order with its ISO 8601 times, then ours, then where the row was found."""
+    return {name: _value(entry, name) for name in LedgerEntry.__struct_fields__} | {"ledger": ledger}
+
+
+def rows_document(entries: Sequence[LedgerEntry], ledger_of: LedgerOf) -> list[dict[str, Any]]:
+    """Several of them."""
+    return [row_document(entry, ledger_of(entry)) for entry in entries]
+
+
+def pair_document(pair: Pair, ledger_of: LedgerOf, settled_at: SettledAt | None = None) -> dict[str, Any]:
+    """A call: its verdict, its rows, and what they tell about time."""
+
+    def side(entry: LedgerEntry | None) -> dict[str, Any] | None:
+        if entry is None:
+            return None
+        return row_document(entry, ledger_of(entry)) | latencies(entry, settled_at or {})
+
+    return {
+        "client_correlation_id": pair.client_correlation_id,
+        "server_correlation_id": pair.server_correlation_id,
+        "verdict": pair.verdict,
+        "reason": pair.reason,
+        "alarm": pair.is_alarm,
+        "client": side(pair.client),
+        "server": side(pair.server),
+        "rivals": [side(entry) for entry in pair.rivals],
+    }
+
+
+def tree_document(tree: CallTree, ledger_of: LedgerOf, settled_at: SettledAt) -> list[dict[str, Any]]:
+    """The calls of a tree, each with its children. Depth is bounded, so nesting is harmless."""
+
+    def document(call: Branch) -> dict[str, Any]:
+        below = [document(child) for child in call.children]
+        return pair_document(call.pair, ledger_of, settled_at) | {"depth": call.depth, "children": below}
+
+    return [document(root) for root in tree.roots]
+
+
+def instants(record: msgspec.Struct, names: Iterable[str]) -> dict[str, Any]:
+    """Some fields of a record, its instants spelled out."""
+    found = {name: getattr(record, name) for name in names}
+    return {name: _spelled(value) if _is_instant(name) else value for name, value in found.items()}
+
+
+def _is_instant(name: str) -> bool:
+    return name in TIMES or name.endswith(("_at", "_until", "_by")) or name == "at"
+
+
+def _value(entry: LedgerEntry, name: str) -> Any:
+    value = getattr(entry, name)
+    return _spelled(value) if name in TIMES else value
+
+
+def _spelled(at: Instant | None) -> str | None:
+    return None if at is None else format_instant(at)
