@@ -84,6 +84,21 @@ class TwoPhaseMiddleware:
                 if endpoint.policy.replay == "REUSE":  # A-24
                     log.warning("%s: REUSE without a late_confirm_guard asks for no extra proof", endpoint.name)
 
+    @property
+    def settings(self) -> Settings:
+        """What the service said, checked: for whoever inspects it, as ``twophp doctor`` does."""
+        return self._settings
+
+    @property
+    def store_url(self) -> str:
+        """Where its records are."""
+        return self._store_url
+
+    @property
+    def keys(self) -> Keys | None:
+        """The key ring it was given, if it was given one."""
+        return self._keys
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection. The first test is all that a request without the opt-in costs."""
         kind = scope["type"]
