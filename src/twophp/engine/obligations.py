@@ -18,13 +18,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from twophp.core.budget import BudgetExhausted, by_flow, spent_after
-from twophp.core.errors import CommitUnknown, ConfigError, StorePoisoned
+from twophp.core.errors import CommitUnknown, StorePoisoned
 from twophp.core.identity import seal_context
 from twophp.core.machine import Goto
 from twophp.core.obligation import (
     ALREADY_COMMITTED,
-    FLOWS,
-    LEAK_TIMEOUT_MS,
     OBLIGATION,
     Commit,
     Decision,
@@ -37,17 +35,16 @@ from twophp.core.obligation import (
     by_id,
     canonical_key,
     decide,
-    flows_with,
     scan_completed,
 )
 from twophp.core.records import Instant, JournalEvent, Key, Sealed
-from twophp.engine.effects import Act, decode_payload, encode_payload, letter_for
+from twophp.engine.effects import decode_payload, encode_payload, letter_for
+from twophp.engine.obligation_rules import Rules
 from twophp.engine.outbox import Outbox
 from twophp.ports import Change, Decide, MintId, Part, Put, Records, Statement, Store, Vault
 
 log: Final = logging.getLogger("twophp.obligations")
 
-SCAN_INTERVAL_S: Final = 5.0
 SCAN_PAGE: Final = 256
 """How many obligations one transaction of a scan looks at."""
 NEEDS: Final = 8
@@ -59,71 +56,6 @@ _DESTROYED: Final[Mapping[Part, Sealed | None]] = {"payload": None}
 
 Told: TypeAlias = Callable[[Decision], None]
 """Hears of every decision once it is durable; must be quick and must not raise."""
-
-
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service says about its obligations, checked once at the start."""
-
-    flows: frozenset[str] = FLOWS
-    leak_timeout_ms: int = LEAK_TIMEOUT_MS
-    scan_interval_s: float = SCAN_INTERVAL_S
-    budgets: Mapping[str, int] = {}
-    effects: Mapping[str, Act] = {}
-    releases: Mapping[str, Act] = {}
-
-    def __post_init__(self) -> None:
-        unknown = {*self.budgets, *self.effects, *self.releases} - self.flows
-        rules = [
-            (self.leak_timeout_ms > 0, "leak_timeout_secs must be positive"),
-            (self.scan_interval_s > 0, "scan_interval_secs must be positive"),
-            # A-76: a scan that comes by more seldom would find obligations that are late by more than their timeout.
-            (
-                self.scan_interval_s * 1_000 <= self.leak_timeout_ms,
-                "scan_interval_secs must not be above leak_timeout_secs",
-            ),
-            (min(self.budgets.values(), default=1) > 0, "a flow's budget must be positive"),
-            (not unknown, f"flows must be declared before they are given anything: {', '.join(sorted(unknown))}"),
-        ]
-        for holds, problem in rules:
-            if not holds:
-                raise ConfigError(problem, code="bad_obligations")
-
-    @property
-    def owes(self) -> bool:
-        """Whether settling anything may owe something to others."""
-        return bool(self.effects or self.releases)
-
-
-def rules_for(
-    *,
-    leak_timeout_secs: float = LEAK_TIMEOUT_MS / 1_000,
-    scan_interval_secs: float = SCAN_INTERVAL_S,
-    flows: Iterable[str] = (),
-    flow_budget: int | Mapping[str, int] | None = None,
-    effects: Mapping[str, Act] | None = None,
-    releases: Mapping[str, Act] | None = None,
-) -> Rules:
-    """The rules as users say them: seconds, the flows beside the contract's five, one budget for all flows or for some.
-
-    The interval is never above the timeout by default: who shortens the one shortens the other with it (A-76).
-    """
-    known = flows_with(flows)
-    budgets = dict.fromkeys(known, flow_budget) if isinstance(flow_budget, int) else dict(flow_budget or {})
-    if scan_interval_secs == SCAN_INTERVAL_S:
-        scan_interval_secs = min(scan_interval_secs, leak_timeout_secs)
-    return Rules(
-        flows=known,
-        leak_timeout_ms=milliseconds(leak_timeout_secs),
-        scan_interval_s=scan_interval_secs,
-        budgets=budgets,
-        effects=dict(effects or {}),
-        releases=dict(releases or {}),
-    )
-
-
-def milliseconds(seconds: float) -> int:
-    """The nearest whole number; a timeout that is positive stays so."""
-    return max(round(seconds * 1_000), 1) if seconds > 0 else 0
 
 
 class Scanned(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,9 +87,12 @@ _MAY_BE_TRIED_AGAIN: Final = (_NeedsKey, _NeedsPayload, BudgetExhausted, CommitU
 class Wanted:
     """A change that is to be made: its keys, its decision, and what it has found out on the way."""
 
-    __slots__ = ("decide", "keys", "payloads", "reads")
+    __slots__ = ("commits", "decide", "keys", "payloads", "reads")
 
-    def __init__(self, keys: tuple[Key, ...], decide_: Decide, reads: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, keys: tuple[Key, ...], decide_: Decide, reads: tuple[str, ...] = (), *, commits: bool = False
+    ) -> None:
+        self.commits = commits
         self.keys = keys
         self.decide = decide_
         self.reads = reads  # The obligations whose payload it may have to hand on.
@@ -286,7 +221,7 @@ class Obligations:
                 return msgspec.structs.replace(made, statements=tuple(apply))
             return made
 
-        wanted = Wanted((key, *self._budget_keys), change, (obligation_id,))
+        wanted = Wanted((key, *self._budget_keys), change, (obligation_id,), commits=type(command) is Commit)
         return wanted
 
     async def make(self, wanted: Wanted) -> Decision:
@@ -298,6 +233,8 @@ class Obligations:
             decision = await self._store.transact(wanted.keys, wanted.decide)
         except _MAY_BE_TRIED_AGAIN as error:
             decision = await self._made_again(wanted, error)
+        if self._outbox is not None and decision.changed:
+            self._outbox.wake()
         if self._told is not None:
             self._told(decision)
         return decision
@@ -312,7 +249,7 @@ class Obligations:
             except _MAY_BE_TRIED_AGAIN as another:
                 error = another
             else:
-                return _as_made(found) if unknown else found
+                return _as_made(found) if unknown and wanted.commits else found
         raise error
 
     async def _remedy(self, wanted: Wanted, error: Exception) -> None:
@@ -326,9 +263,7 @@ class Obligations:
             case BudgetExhausted():
                 if not await self._leak_page(""):  # Whoever is overdue keeps nobody from a budget.
                     raise error
-            case (
-                _
-            ):  # Nobody could tell whether it was written. Once the store is open again, deciding finds out (A-42).
+            case _:  # Nobody could tell whether it was written. With the store open again, deciding tells (A-42).
                 await self._store.reopen()
 
     async def _read_payloads(self, wanted: Wanted) -> None:
@@ -429,9 +364,9 @@ class Obligations:
         return seal_context(self._service, obligation_id, "payload")
 
 
-def _as_made(found: Any) -> Any:
+def _as_made(found: Decision) -> Decision:
     """A refusal to commit again what this very commit may have committed is no refusal: it is Committed."""
-    if isinstance(found, Decision) and found.code == ALREADY_COMMITTED:
+    if found.code == ALREADY_COMMITTED:
         return Decision(Goto((_COMMITTED,)), found.obligation, changed=True)
     return found
 

@@ -1,0 +1,88 @@
+"""Fencing tokens against a store: acquire, check, release. See ``core.fence`` for what they are good for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+from twophp.core.fence import FENCING, StaleToken, by_resource, is_current, raised
+from twophp.core.obligation import Commit, Decision, Rollback, admitted, by_flow_and_key
+from twophp.core.records import Instant
+from twophp.engine.obligations import Obligations, Wanted
+from twophp.ports import Change, Put, Records, Statement, Store
+
+
+class Token(msgspec.Struct, frozen=True):
+    """Proof of holding ``resource`` until ``held_until``. Every later holder has a higher ``number``."""
+
+    resource: str
+    number: int
+    obligation_id: str
+    held_until: Instant
+
+
+class Fencing:
+    """The resources of one service. Any number of processes may share them."""
+
+    def __init__(self, store: Store, obligations: Obligations) -> None:
+        self._store = store
+        self._obligations = obligations
+
+    async def acquire(
+        self, resource: str, trace_id: str, *, payload: Any = None, timeout_ms: int | None = None
+    ) -> Token:
+        """Hold a resource, with a token higher than any before. Raises ERR_OBL_DUPLICATE_RESERVE while another does."""
+        if not resource:
+            raise ConfigError("a resource needs a name", code="bad_resource")
+        wanted = self._with_token(
+            resource, self._obligations.reserving(FENCING, payload, trace_id, key=resource, timeout_ms=timeout_ms)
+        )
+        decision = admitted(await self._obligations.make(wanted), f"resource {resource!r}")
+        held = decision.obligation
+        assert held is not None
+        return Token(resource, decision.steps[-1].fence, held.obligation_id, held.overdue_at)
+
+    def _with_token(self, resource: str, reserving: Wanted) -> Wanted:
+        """The same change, in which the token rises as well; the audit line of the reserve shows it."""
+        key, reserve = by_resource(resource), reserving.decide
+
+        def change(records: Records) -> Change:
+            made = reserve(records)
+            decision: Decision = made.answer
+            if not decision.changed or decision.obligation is None or decision.code is not None:
+                return made
+            fence = raised(records.get(key), resource, decision.obligation.obligation_id)
+            line = msgspec.structs.replace(decision.steps[-1], fence=fence.token)
+            told = msgspec.structs.replace(decision, steps=(*decision.steps[:-1], line))
+            puts = tuple(
+                msgspec.structs.replace(put, journal=(line,)) if put.record is decision.obligation else put
+                for put in made.puts
+            )
+            return msgspec.structs.replace(made, answer=told, puts=(*puts, Put(record=fence)))
+
+        reserving.keys = (*reserving.keys, key)
+        reserving.decide = change
+        return reserving
+
+    async def check(self, resource: str, number: int) -> None:
+        """Raise StaleToken unless this very token holds the resource now. For whatever the resource protects."""
+        keys = by_resource(resource), by_flow_and_key(FENCING, resource)
+
+        def look(records: Records) -> Change:
+            return Change(answer=is_current(records.get(keys[0]), number, records.get(keys[1]), records.now))
+
+        if not await self._store.transact(keys, look):
+            raise StaleToken(f"token {number} does not hold {resource!r}")
+
+    async def release(self, token: Token, trace_id: str, *, apply: Sequence[Statement] = ()) -> Decision:
+        """Let go after the work is done. ``apply`` is written only if the token still holds: both or neither."""
+        wanted = self._obligations.settling(token.obligation_id, Commit(trace_id=trace_id), apply)
+        return admitted(await self._obligations.make(wanted), f"token {token.number} of {token.resource!r}")
+
+    async def give_up(self, token: Token, trace_id: str) -> Decision:
+        """Let go without having done it. Always succeeds for whoever has not released it."""
+        wanted = self._obligations.settling(token.obligation_id, Rollback(trace_id=trace_id))
+        return admitted(await self._obligations.make(wanted), f"token {token.number} of {token.resource!r}")

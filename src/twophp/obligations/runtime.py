@@ -1,0 +1,168 @@
+"""What both trackers are made of: settings as users say them, and everything that is open between start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
+
+from twophp.core.errors import ConfigError, StoreError
+from twophp.core.job import DEFAULT_TRIES, Tries
+from twophp.core.obligation import LEAK_TIMEOUT_MS, Obligation, ObligationError
+from twophp.engine.current import current_intent
+from twophp.engine.effects import Act, act_deliverer
+from twophp.engine.fencing import Fencing
+from twophp.engine.obligation_rules import SCAN_INTERVAL_S, Rules, rules_for
+from twophp.engine.obligations import Obligations, Told
+from twophp.engine.outbox import Outbox, Wait, wait_for_news
+from twophp.ports import Clock, Statement
+from twophp.stores.clock import ids_in_order, system_clock
+from twophp.stores.keys import Keys
+from twophp.stores.urls import open_store, open_vault
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+log: Final = logging.getLogger("twophp.obligations")
+
+SERVICE: Final = "obligations"
+Apply: TypeAlias = Statement | Iterable[Statement]
+
+
+class Options(TypedDict, total=False):
+    """How a tracker may be told to behave. Spelled out, so that a type checker sees through ``**options``.
+
+    leak_timeout_secs   how long an obligation may stay Reserved unless it says otherwise; 30
+    scan_interval_secs  how often the leak scan comes by; 5, and None leaves that to another process
+    flows               flows of your own, beside the contract's five
+    flow_budget         how many obligations of a flow may be Reserved at a time: a number, or one by flow; no limit
+    effects             by flow: makes a committed effect visible outside, at least once
+    releases            by flow: releases what a rolled-back obligation had taken, at least once
+    service             whose file it is; "obligations"
+    keys                the key ring, else ``TWOPHP_KEYS`` or the file beside the database
+    metrics             True, or a registry of prometheus_client
+    tries               how often and how far apart effects and releases are attempted
+    clock, wait         time, for tests
+    """
+
+    leak_timeout_secs: float
+    scan_interval_secs: float | None
+    flows: Iterable[str]
+    flow_budget: int | Mapping[str, int] | None
+    effects: Mapping[str, Act] | None
+    releases: Mapping[str, Act] | None
+    service: str
+    keys: Keys | None
+    metrics: bool | CollectorRegistry
+    tries: Tries
+    clock: Clock
+    wait: Wait
+
+
+class Runtime:
+    """Everything of one tracker that is open. Its coroutines suspend only where its store does."""
+
+    def __init__(self, url: str, options: Options) -> None:
+        self.url = url
+        self.rules = _rules(options)
+        interval = options.get("scan_interval_secs", self.rules.scan_interval_s)
+        self.scans = interval is not None
+        self._service = options.get("service", SERVICE)
+        self._keys = options.get("keys")
+        self._clock = options.get("clock", system_clock)
+        self._wait = options.get("wait", wait_for_news)
+        self._tries = options.get("tries", DEFAULT_TRIES)
+        self._told = _told(options.get("metrics", False), self._service)
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Open the store and make sure whose it is."""
+        self.store = store = open_store(self.url, clock=self._clock)
+        owner = await store.kept("service", self._service)
+        if owner != self._service:
+            await store.close()
+            message = f"{self.url} belongs to the service {owner!r}; give the tracker a store of its own"
+            raise ConfigError(message, code="other_service")
+        vault = open_vault(self.url, self._keys, clock=self._clock)
+        self.outbox = self._outbox(vault) if self.rules.owes else None
+        self.obligations = Obligations(
+            store, vault, owner, mint=ids_in_order(), rules=self.rules, outbox=self.outbox, told=self._told
+        )
+        self.fencing = Fencing(store, self.obligations)
+
+    def _outbox(self, vault: Any) -> Outbox:
+        deliver = {"effect": act_deliverer(self.rules.effects), "release": act_deliverer(self.rules.releases)}
+        return Outbox(self.store, vault, self._service, deliver=deliver, tries=self._tries, wait=self._wait)
+
+    async def start(self) -> None:
+        """Begin to scan and to deliver, on the running loop."""
+        self._stopping = asyncio.Event()
+        if self.scans:
+            self._loops.append(asyncio.create_task(self._scan_now_and_then(), name="twophp leak scan"))
+        if self.outbox is not None:
+            self._loops.append(asyncio.create_task(self.outbox.run(), name="twophp effects"))
+
+    async def stop(self) -> None:
+        """End what ``start`` began: a scan that runs comes to its end, deliveries get a moment."""
+        if self._loops:
+            self._stopping.set()
+            if self.outbox is not None:
+                await self.outbox.close()
+            await asyncio.gather(*self._loops)
+
+    async def _scan_now_and_then(self) -> None:
+        """INV-OBL-SCAN-PERIODIC. A store that fails now is asked again at the next turn."""
+        while not self._stopping.is_set():
+            try:
+                await self.obligations.scan()
+            except StoreError as error:
+                log.warning("a leak scan failed and will be made again: %s", error)
+            except Exception:
+                log.exception("a leak scan failed")
+            await self._wait(self._stopping, self.rules.scan_interval_s)
+
+
+def _rules(options: Options) -> Rules:
+    interval = options.get("scan_interval_secs", SCAN_INTERVAL_S)
+    timeout = options.get("leak_timeout_secs", LEAK_TIMEOUT_MS / 1_000)
+    return rules_for(
+        leak_timeout_secs=timeout,
+        scan_interval_secs=min(SCAN_INTERVAL_S, timeout) if interval is None else interval,
+        flows=options.get("flows", ()),
+        flow_budget=options.get("flow_budget"),
+        effects=options.get("effects"),
+        releases=options.get("releases"),
+    )
+
+
+def _told(metrics: bool | CollectorRegistry, service: str) -> Told | None:  # noqa: FBT001 - ``metrics=True``
+    if metrics is False:
+        return None
+    try:
+        from twophp.engine.obligation_metrics import counting  # noqa: PLC0415 - an extra.
+    except ModuleNotFoundError as error:
+        raise ConfigError("metrics need prometheus-client: install twophp[metrics]", code="missing_extra") from error
+    return counting(metrics, service)
+
+
+def trace_of(trace_id: str | None) -> str:
+    """The trace id as given (A-79); inside an intent it may be left out and is the server correlation id."""
+    if trace_id is not None:
+        return trace_id
+    intent = current_intent()
+    if intent is None:
+        raise ConfigError("trace_id may be left out only inside a handler that executes an intent", code="no_trace_id")
+    return intent.server_correlation_id
+
+
+def there(found: Obligation | None, obligation_id: str) -> Obligation:
+    """The obligation, or the contract's error."""
+    if found is None:
+        raise ObligationError(f"there is no obligation {obligation_id}")
+    return found
+
+
+def statements(apply: Apply) -> tuple[Statement, ...]:
+    """One statement or several."""
+    return (apply,) if isinstance(apply, Statement) else tuple(apply)
