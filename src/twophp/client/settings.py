@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias, TypedDict
 
 import msgspec
@@ -23,6 +23,9 @@ Targets: TypeAlias = Mapping[str, str] | Callable[[str], str]
 """The name of the service behind an origin such as ``https://orders.internal``; see ``Settings.target_of``."""
 Credentials: TypeAlias = Callable[[str], Mapping[str, str]]
 """Header fields that prove who asks, for a URL. Never stored."""
+
+Pause: TypeAlias = Callable[[float], Awaitable[None] | None]
+"""Waits so many seconds: blocking for the synchronous transports, awaitable for the asynchronous one."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock = system_clock
     steady: Callable[[], Instant] = steady_clock
     mint: MintId = mint_uuid
+    pause: Pause | None = None
 
     def __post_init__(self) -> None:
         parse_store_url(self.ledger)
@@ -115,3 +119,4 @@ class Options(TypedDict, total=False):
     clock: Clock
     steady: Callable[[], Instant]
     mint: MintId
+    pause: Pause | None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from twophp.client.driver import AsyncMachinery, Machinery
+from twophp.client.libraries import Awaiting, Blocking, Body, any_library, asked_by, installed, is_ours, library_of
+from twophp.client.reconciler import MOST, Progress, Reconciliation
 from twophp.client.settings import Options, Settings
 
 if TYPE_CHECKING:
@@ -11,34 +15,138 @@ if TYPE_CHECKING:
     import httpx2
 
     class SyncBase(httpx.BaseTransport, httpx2.BaseTransport):  # type: ignore[misc]
-        """What a type checker needs to let it into either library's Client."""
+        """What lets it into either library's Client."""
 
     class AsyncBase(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport):  # type: ignore[misc]
-        """What a type checker needs to let it into either library's AsyncClient."""
+        """What lets it into either library's AsyncClient."""
 
 else:
-    SyncBase = AsyncBase = object
+    SyncBase = type("SyncBase", tuple(library.BaseTransport for library in installed()), {})
+    AsyncBase = type("AsyncBase", tuple(library.AsyncBaseTransport for library in installed()), {})
 
 
 class TwoPhaseTransport(SyncBase):
-    """For ``httpx.Client`` and ``httpx2.Client``: a POST, PUT, PATCH or DELETE does both phases."""
+    """For ``httpx.Client`` and ``httpx2.Client``: a POST, PUT, PATCH or DELETE does both phases, anything else passes.
+
+    ``transport`` is what really sends, where the default (``HTTPTransport()`` of the library that makes the requests)
+    will not do: for certificates, limits, HTTP/2. It is closed with this one. Every other setting is in docs/client.md.
+    """
 
     def __init__(self, *, ledger: str, source: str, transport: Any = None, **options: Unpack[Options]) -> None:
-        self._settings = Settings(ledger=ledger, source=source, **options)
-        self._inner = transport
+        self._given = transport
+        self._inner: dict[Any, Any] = {}
+        self._machinery = Machinery(Settings(ledger=ledger, source=source, **options))
+        self._machinery.begin(self._own)
 
     def handle_request(self, request: Any) -> Any:
-        """Both phases of a mutation; anything else passes."""
-        raise NotImplementedError
+        """See httpx: one request, one response. Raises PhaseError where the protocol came to no answer."""
+        library = library_of(request)
+        inner = self._inner_of(library)
+        if not is_ours(request):
+            return inner.handle_request(request)
+        body = Body(self._machinery.settings.max_body_bytes)
+        for chunk in request.stream:
+            body.add(chunk)
+        http = Blocking(inner, library, request.extensions)
+        return http.finished(self._machinery.call(asked_by(request, body.content, self._machinery.settings), http))
+
+    def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
+        """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
+        return self._machinery.reconcile(self._own(), limit=limit, progress=progress)
+
+    def close(self) -> None:
+        """Stop reconciling, let go of the ledger and of the connections."""
+        self._machinery.close()
+        for inner in (self._given, *self._inner.values()):
+            if inner is not None:
+                inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.close()
+
+    def _inner_of(self, library: Any) -> Any:
+        if self._given is not None:
+            return self._given
+        if library not in self._inner:
+            self._inner.setdefault(library, library.HTTPTransport())
+        return self._inner[library]
+
+    def _own(self) -> Blocking:
+        """The way to send what no caller asked for."""
+        library = _library_behind(self._given, self._inner)
+        return Blocking(self._inner_of(library), library)
 
 
 class AsyncTwoPhaseTransport(AsyncBase):
-    """For ``httpx.AsyncClient`` and ``httpx2.AsyncClient``: a POST, PUT, PATCH or DELETE does both phases."""
+    """For ``httpx.AsyncClient`` and ``httpx2.AsyncClient``; see TwoPhaseTransport.
+
+    It belongs to one asyncio event loop. The ledger is opened by ``async with``, or by the first mutation.
+    """
 
     def __init__(self, *, ledger: str, source: str, transport: Any = None, **options: Unpack[Options]) -> None:
-        self._settings = Settings(ledger=ledger, source=source, **options)
-        self._inner = transport
+        self._given = transport
+        self._inner: dict[Any, Any] = {}
+        self._machinery = AsyncMachinery(Settings(ledger=ledger, source=source, **options))
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Both phases of a mutation; anything else passes."""
-        raise NotImplementedError
+        """See httpx: one request, one response. Raises PhaseError where the protocol came to no answer."""
+        library = library_of(request)
+        inner = self._inner_of(library)
+        if not is_ours(request):
+            return await inner.handle_async_request(request)
+        body = Body(self._machinery.settings.max_body_bytes)
+        async for chunk in request.stream:
+            body.add(chunk)
+        http = Awaiting(inner, library, request.extensions)
+        asked = asked_by(request, body.content, self._machinery.settings)
+        return http.finished(await self._machinery.call(asked, http, self._own))
+
+    async def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
+        """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
+        return await self._machinery.reconcile(self._own, limit=limit, progress=progress)
+
+    async def aclose(self) -> None:
+        """Stop reconciling, let go of the ledger and of the connections."""
+        await self._machinery.close()
+        for inner in (self._given, *self._inner.values()):
+            if inner is not None:
+                await inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._machinery.open(self._own)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
+
+    def _inner_of(self, library: Any) -> Any:
+        if self._given is not None:
+            return self._given
+        if library not in self._inner:
+            self._inner.setdefault(library, library.AsyncHTTPTransport())
+        return self._inner[library]
+
+    def _own(self) -> Awaiting:
+        library = _library_behind(self._given, self._inner)
+        return Awaiting(self._inner_of(library), library)
+
+
+def _library_behind(given: Any, used: dict[Any, Any]) -> Any:
+    """Which of the two to speak when no request tells: the given transport's, or the one that was used first."""
+    for library in installed():
+        if isinstance(given, (library.BaseTransport, library.AsyncBaseTransport)):
+            return library
+    return next(iter(used), None) or any_library()

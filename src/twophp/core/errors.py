@@ -142,6 +142,7 @@ class Advice(StrEnum):
     RESUBMIT = "resubmit"  # Nothing ran and nothing will under these ids: the same call may be made anew.
     WAIT = "wait"  # It may be running. The reconciler finds out; a new call could be a second one.
     CHECK = "check"  # Nobody in the protocol can say. Look at the business side before making it anew.
+    DONE = "done"  # It ended as ``phase`` says; only its answer cannot be had.
     FIX = "fix"  # Nothing ran. A setting, a credential or the request has to change first.
 
 

@@ -1,0 +1,312 @@
+"""The two loops that drive a flow, one that blocks and one that awaits, and what they need beside it.
+
+Everything that differs between the colours is here, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import threading
+from collections.abc import Generator
+from typing import Any, Final, Protocol, TypeVar
+
+from twophp.client.exchange import Around, Asked, Effect, Look, NotSent, Outcome, Pause, Read, Record, Reply, Send
+from twophp.client.flow import calling
+from twophp.client.known import Known
+from twophp.client.ledger import Ledger
+from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, patient, reconciling
+from twophp.client.settings import Settings
+from twophp.core.errors import ConfigError, PhaseError
+from twophp.stores.clock import pause
+from twophp.stores.portal import Portal
+
+log: Final = logging.getLogger("twophp.client")
+
+T = TypeVar("T")
+
+
+class Http(Protocol):
+    """One library's blocking way to send and read."""
+
+    def send(self, effect: Send) -> Reply:
+        """Send; raises NotSent or Lost."""
+        ...
+
+    def read(self, reply: Reply, limit: int) -> bytes:
+        """Read up to ``limit`` bytes and close."""
+        ...
+
+    def keep(self, native: Any) -> None:
+        """Read a response to its end, so that it can be looked at after its connection is gone."""
+        ...
+
+
+class AsyncHttp(Protocol):
+    """One library's awaitable way to send and read; see ``Http``."""
+
+    async def send(self, effect: Send) -> Reply:
+        """Send; raises NotSent or Lost."""
+        ...
+
+    async def read(self, reply: Reply, limit: int) -> bytes:
+        """Read up to ``limit`` bytes and close."""
+        ...
+
+    async def keep(self, native: Any) -> None:
+        """Read a response to its end."""
+        ...
+
+
+def warn_if_insecure(settings: Settings) -> None:
+    """Said once, as the middleware does (A-64)."""
+    if settings.allow_insecure:
+        log.warning("%s: two-phase requests are sent without TLS (allow_insecure)", settings.source)
+
+
+class Machinery:
+    """Everything between the opening and the closing of a blocking transport. Safe to use from any thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._known = Known()
+        self._pause = settings.pause or pause
+        self._stopping = threading.Event()
+        self._background: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._left_behind: list[object] = []  # By a fork: not ours to close, and closing is what forgetting would do.
+        warn_if_insecure(settings)
+        self._open()
+
+    def _open(self) -> None:
+        portal = Portal(f"twophp-{self.settings.source}")
+        try:
+            ledger = portal.run(Ledger.open(self.settings))
+        except BaseException:
+            portal.close()
+            raise
+        self._pid = os.getpid()
+        self._is_open = True
+        self._portal, self._ledger = portal, ledger
+        self._around = Around(settings=self.settings, known=self._known, owner=ledger.owner, secret=ledger.secret)
+
+    def _after_fork(self) -> None:
+        """Threads do not survive a fork, and connections must not be shared: a child opens its own."""
+        if self._pid != os.getpid():
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._left_behind += [self._portal, self._ledger, self._background]
+                    self._open()
+
+    def begin(self, http: Any) -> None:
+        """Reconcile now and from time to time, in a thread of its own. ``http`` makes the way to send."""
+        every_s = self.settings.reconcile_every_s
+        if every_s is None:
+            return
+
+        def visit() -> None:
+            while True:
+                try:
+                    self.reconcile(http())
+                except Exception as error:  # noqa: BLE001 - a visit that fails is made again.
+                    log.warning("calls could not be reconciled: %s", error)
+                if self._stopping.wait(every_s):
+                    return
+
+        self._background = threading.Thread(target=visit, name="twophp-reconciler", daemon=True)
+        self._background.start()
+
+    def call(self, asked: Asked, http: Http) -> Outcome:
+        """Make one call."""
+        self._after_fork()
+        return self._drive(calling(asked, self._around), http)
+
+    def reconcile(self, http: Http, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
+        """Attend to every call that nobody drives."""
+        self._after_fork()
+        tally = Tally(progress, limit)
+        around = patient(self._around)
+        while ids := tally.fresh(self._portal.run(self._ledger.due(PAGE))):
+            for id_ in ids:
+                if self._stopping.is_set():
+                    return tally.result()
+                tally.add(self._drive(reconciling(id_, around), http))
+        return tally.result()
+
+    def close(self) -> None:
+        """Stop reconciling and let go of the ledger. Closing twice is closing once."""
+        if self._pid != os.getpid():
+            return
+        self._stopping.set()
+        if self._background is not None:
+            self._background.join()
+        with self._lock:
+            was_open, self._is_open = self._is_open, False
+        if was_open:
+            self._portal.run(self._ledger.close())
+            self._portal.close()
+
+    def _drive(self, steps: Generator[Effect, Any, T], http: Http) -> T:
+        driven: set[str] = set()
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    answer = self._do(effect, http, driven)
+                except Exception as error:  # noqa: BLE001 - the flow decides what it means.
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except NotSent as error:
+            raise error.native from None
+        except PhaseError as error:
+            if error.response is not None:
+                http.keep(error.response)
+            raise
+        finally:
+            for id_ in driven:
+                self._ledger.leave(id_)
+
+    def _do(self, effect: Effect, http: Http, driven: set[str]) -> Any:
+        match effect:
+            case Send():
+                return http.send(effect)
+            case Read():
+                return b"" if effect.reply.native is None else http.read(effect.reply, effect.limit)
+            case Record():
+                driven.add(effect.client_correlation_id)
+                return self._portal.run(
+                    self._ledger.record(effect.client_correlation_id, effect.command, effect.request)
+                )
+            case Look():
+                return self._portal.run(self._ledger.look(effect.client_correlation_id))
+            case Pause():
+                return self._pause(effect.seconds)
+        return self._portal.run(self._ledger.noted_request(effect.call))
+
+
+class AsyncMachinery:
+    """Everything between the opening and the closing of an awaiting transport, on one asyncio event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._known = Known()
+        self._ledger: Ledger | None = None
+        self._around: Around | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
+        self._background: asyncio.Task[None] | None = None
+        warn_if_insecure(settings)
+
+    async def open(self, http: Any) -> tuple[Ledger, Around]:
+        """Open the ledger and begin to reconcile, once."""
+        ledger, around = self._ledger, self._around
+        if ledger is None or around is None:
+            async with self._opening:
+                if self._ledger is None:
+                    self._loop = _running_loop()
+                    ledger = await Ledger.open(self.settings)
+                    self._around = Around(
+                        settings=self.settings, known=self._known, owner=ledger.owner, secret=ledger.secret
+                    )
+                    self._ledger = ledger
+                    if self.settings.reconcile_every_s is not None:
+                        self._background = self._loop.create_task(self._visit(http, self.settings.reconcile_every_s))
+                ledger, around = self._ledger, self._around
+        assert around is not None
+        if self._loop is not _running_loop():
+            raise ConfigError("a transport belongs to the event loop that opened it", code="other_loop")
+        return ledger, around
+
+    async def _visit(self, http: Any, every_s: float) -> None:
+        while True:
+            try:
+                await self.reconcile(http)
+            except Exception as error:  # noqa: BLE001 - a visit that fails is made again.
+                log.warning("calls could not be reconciled: %s", error)
+            await asyncio.sleep(every_s)
+
+    async def call(self, asked: Asked, http: AsyncHttp, make_http: Any) -> Outcome:
+        """Make one call."""
+        ledger, around = await self.open(make_http)
+        return await self._drive(calling(asked, around), http, ledger)
+
+    async def reconcile(self, http: Any, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
+        """Attend to every call that nobody drives."""
+        ledger, around = await self.open(http)
+        tally = Tally(progress, limit)
+        around = patient(around)
+        while ids := tally.fresh(await ledger.due(PAGE)):
+            for id_ in ids:
+                tally.add(await self._drive(reconciling(id_, around), http(), ledger))
+        return tally.result()
+
+    async def close(self) -> None:
+        """Stop reconciling and let go of the ledger. Closing twice is closing once."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.cancel()
+            await asyncio.wait([background])
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            await ledger.close()
+
+    async def _drive(self, steps: Generator[Effect, Any, T], http: AsyncHttp, ledger: Ledger) -> T:
+        driven: set[str] = set()
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    answer = await self._do(effect, http, ledger, driven)
+                except Exception as error:  # noqa: BLE001 - the flow decides what it means.
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except NotSent as error:
+            raise error.native from None
+        except PhaseError as error:
+            if error.response is not None:
+                await http.keep(error.response)
+            raise
+        finally:
+            for id_ in driven:
+                ledger.leave(id_)
+
+    async def _do(self, effect: Effect, http: AsyncHttp, ledger: Ledger, driven: set[str]) -> Any:
+        match effect:
+            case Send():
+                return await http.send(effect)
+            case Read():
+                return b"" if effect.reply.native is None else await http.read(effect.reply, effect.limit)
+            case Record():
+                driven.add(effect.client_correlation_id)
+                return await ledger.record(effect.client_correlation_id, effect.command, effect.request)
+            case Look():
+                return await ledger.look(effect.client_correlation_id)
+            case Pause():
+                return await self._wait(effect.seconds)
+        return await ledger.noted_request(effect.call)
+
+    async def _wait(self, seconds: float) -> None:
+        given = self.settings.pause
+        if given is None:
+            await asyncio.sleep(seconds)
+            return
+        waiting = given(seconds)
+        if inspect.isawaitable(waiting):
+            await waiting
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise ConfigError("the asynchronous transport needs asyncio", code="asyncio_only") from error

@@ -1,0 +1,122 @@
+"""What the flow asks its driver to do, and what it gets back. Values only: nothing here waits or sends."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import msgspec
+
+from twophp.client.known import Known
+from twophp.client.options import CallOptions
+from twophp.client.settings import Settings
+from twophp.core.call import Call
+from twophp.core.call_machine import Command
+from twophp.wire.fields import Headers
+from twophp.wire.targets import Target
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the caller made it, body and all."""
+
+    method: str
+    target: Target
+    headers: Headers
+    body: bytes
+    options: CallOptions = CallOptions()
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What all calls of one transport have in common."""
+
+    settings: Settings
+    known: Known
+    owner: str  # Who drives the calls: this transport in this process.
+    secret: str  # What callback tokens are made from.
+
+
+class Send(msgspec.Struct, frozen=True, kw_only=True):
+    """Send this; answered with a Reply, or with NotSent or Lost thrown in."""
+
+    step: Literal["phase_1", "phase_2", "status_read"]
+    method: str
+    target: Target
+    headers: Headers
+    body: bytes = b""
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """Read a reply's body, up to a limit, and close it; answered with the bytes."""
+
+    reply: Reply
+    limit: int = 0
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Make this durable; answered with the decision. ``request`` is sealed with it, None destroys what was kept."""
+
+    client_correlation_id: str
+    command: Command
+    request: bytes | None = None
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """Answered with the call under this id, or None."""
+
+    client_correlation_id: str
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Wait."""
+
+    seconds: float
+
+
+class Unseal(msgspec.Struct, frozen=True, kw_only=True):
+    """Answered with the request that was sealed when this call was noted, or None."""
+
+    call: Call
+
+
+Effect: TypeAlias = Send | Read | Record | Look | Pause | Unseal
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer's head. ``native`` is the HTTP library's own response; None if the reply was put together here."""
+
+    status: int
+    headers: Headers
+    native: Any = None
+    body: bytes = b""
+
+
+class NotSent(Exception):
+    """Nothing left this machine; ``native`` is the HTTP library's own error."""
+
+    def __init__(self, native: Exception) -> None:
+        super().__init__(str(native))
+        self.native = native
+
+
+class Lost(Exception):
+    """Something may have been sent, and no answer came; ``native`` is the HTTP library's own error."""
+
+    def __init__(self, native: Exception) -> None:
+        super().__init__(str(native))
+        self.native = native
+
+
+class CallInfo(TypedDict):
+    """What the protocol knows of a finished call: ``response.extensions["twophp"]``, ``response.twophp``."""
+
+    client_correlation_id: str
+    server_correlation_id: str | None
+    phase: str | None
+    mode: str  # standard, async, auto_confirm; refused; plain: the server does not speak 2PHP.
+    resource_id: str | None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a call."""
+
+    reply: Reply
+    info: CallInfo

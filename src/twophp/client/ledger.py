@@ -1,0 +1,147 @@
+"""The client's side of the ledger: calls, their rows and their leases, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import cached_property
+from typing import Final, Self
+
+from twophp.client.settings import Settings
+from twophp.core.call import CALL, IN_LEDGER, OPEN, Call, Stage, by_client_id
+from twophp.core.call_machine import Care, Command, Decision, Renew, decide
+from twophp.core.entry import Writer, client_entry
+from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
+from twophp.core.identity import seal_context
+from twophp.core.records import Key
+from twophp.engine.ledger import open_ledger
+from twophp.ports import Change, Decide, Put, Records, Store, Vault
+from twophp.stores.urls import open_store, open_vault
+
+log: Final = logging.getLogger("twophp.client")
+
+HEARTBEATS: Final = 3  # So many fit into a lease.
+
+
+class Ledger:
+    """Everything a transport writes down. Open it, use it and close it on one event loop."""
+
+    def __init__(self, settings: Settings, store: Store, writer: Writer, secret: str) -> None:
+        self.store = store
+        self.secret = secret
+        self.owner = settings.mint()
+        self._settings = settings
+        self._writer = writer
+        self._care = Care(lease_ms=round(settings.lease_s * 1_000))
+        self._driven: dict[str, tuple[int, int]] = {}  # Fence, and when it was last written.
+        self._stopping = asyncio.Event()
+        self._heart = asyncio.get_running_loop().create_task(self._beat())
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Self:
+        """Open the store, made if it is not there, and say whose it is."""
+        store = open_store(settings.ledger, clock=settings.clock)
+        writer = await open_ledger(store, settings.source, settings.mint)
+        secret = await store.kept("callback_secret", settings.mint() + settings.mint())
+        return cls(settings, store, writer, secret)
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go. Calls that are still open are left to whoever comes next."""
+        self._stopping.set()
+        await self._heart
+        await self.store.close()
+
+    async def look(self, client_correlation_id: str) -> Call | None:
+        """The call as it is."""
+        key = by_client_id(client_correlation_id)
+        found: Call | None = await self.store.transact((key,), lambda records: Change(answer=records.get(key)))
+        return found
+
+    async def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
+        """Decide and make durable: the call, its row, its history. ``request`` is kept, sealed, while it is SENT."""
+        key = by_client_id(client_correlation_id)
+        sealed = None
+        if request is not None:
+            sealed = self._vault.seal(request, context=self._context(client_correlation_id))
+
+        def change(records: Records) -> Change:
+            before: Call | None = records.get(key)
+            decision = decide(before, command, records.now, self._care)
+            call = decision.call
+            if not decision.changed or call is None:
+                return Change(answer=decision)
+            if call.stage is Stage.ABSENT:
+                return Change(answer=decision, drops=(key,), journal=decision.steps)
+            in_ledger = bool(decision.steps) and call.stage in IN_LEDGER
+            kept = {"payload": sealed} if sealed is not None or _lets_go(before, call) else {}
+            entry = client_entry(call, self._writer) if in_ledger else None
+            put = Put(record=call, entry=entry, journal=decision.steps, seals=kept)  # type: ignore[arg-type]
+            return Change(answer=decision, puts=(put,))
+
+        decision: Decision
+        try:
+            decision = await self.store.transact((key,), change)
+        except (CommitUnknown, StorePoisoned):
+            decision = await self._found_out(key, change)
+        if not isinstance(command, Renew) or client_correlation_id in self._driven:
+            self._note_driver(decision.call)
+        return decision
+
+    async def _found_out(self, key: Key, change: Decide) -> Decision:
+        """Nobody could tell whether it was written. Deciding once more on the reopened store finds out (A-42)."""
+        try:
+            await self.store.reopen()
+            decision: Decision = await self.store.transact((key,), change)
+        except StoreError as error:
+            raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
+        return decision
+
+    async def noted_request(self, call: Call) -> bytes | None:
+        """What was about to be sent when the call was noted."""
+        sealed = await self.store.unseal(by_client_id(call.client_correlation_id), "payload")
+        return None if sealed is None else self._vault.open(sealed, context=self._context(call.client_correlation_id))
+
+    async def due(self, limit: int) -> list[str]:
+        """Ids of calls that nobody drives, or that were kept long enough; the most overdue first."""
+        return [key.values[0] for key in await self.store.due(CALL, self.store.now() + 1, limit)]
+
+    def leave(self, client_correlation_id: str) -> None:
+        """Stop renewing a call: its driver is done with it, one way or another."""
+        self._driven.pop(client_correlation_id, None)
+
+    @cached_property
+    def _vault(self) -> Vault:
+        return open_vault(self._settings.ledger, self._settings.keys)
+
+    def _context(self, client_correlation_id: str) -> bytes:
+        return seal_context(self._writer.source, client_correlation_id, "payload")
+
+    def _note_driver(self, call: Call | None) -> None:
+        if call is None:
+            return
+        if call.owner == self.owner and call.stage in OPEN:
+            self._driven[call.client_correlation_id] = call.fence, self._settings.steady()
+        else:
+            self.leave(call.client_correlation_id)
+
+    async def _beat(self) -> None:
+        """Renew what has been driven for a while. A call that is quicker than this costs no heartbeat."""
+        interval_s = self._settings.lease_s / HEARTBEATS
+        while not self._stopping.is_set():
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._stopping.wait()
+            except TimeoutError:
+                await self._renew(self._settings.steady() - round(interval_s * 1_000))
+
+    async def _renew(self, before: int) -> None:
+        old = [(id_, fence) for id_, (fence, at) in list(self._driven.items()) if at <= before]
+        beats = (self.record(id_, Renew(fence=fence)) for id_, fence in old)
+        for error in await asyncio.gather(*beats, return_exceptions=True):
+            if isinstance(error, Exception):
+                log.warning("a call could not be renewed: %s", error)
+
+
+def _lets_go(before: Call | None, after: Call) -> bool:
+    """Once both ids are known nothing has to be sent again, so nothing is kept."""
+    return before is not None and before.stage is Stage.SENT and after.stage is not Stage.SENT

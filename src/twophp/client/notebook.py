@@ -1,0 +1,181 @@
+"""What a call writes down, and what it says of itself when it ends, well or not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import Any, Final
+
+from twophp.client.exchange import Around, Asked, CallInfo, Effect, Outcome, Record, Reply
+from twophp.client.outgoing import callback_url
+from twophp.core.call import OPEN, Call, Stage, meant_by
+from twophp.core.call_machine import Command, Decision, NotThere, Opening, Release, Told
+from twophp.core.errors import Advice, PhaseError, StoreError, WireError
+from twophp.core.intent import SETTLED, Mode, Phase
+from twophp.core.policy import Policy
+from twophp.core.records import Instant
+from twophp.wire import response
+from twophp.wire.parse import TwoPhaseAnswer, parse_response
+
+log: Final = logging.getLogger("twophp.client")
+
+STAND_IN_TTL_MS: Final = Policy.standard().ttl_ms
+"""A server tells no TTL with an answer that is final, and a ledger row must have one."""
+
+# What was left open, and why: the code, what may be done, and the sentence for people.
+UNRESOLVED: Final[dict[str, tuple[Advice, str]]] = {
+    "answer_lost": (
+        Advice.CHECK,
+        "the answer to Phase 1 was lost; the endpoint is not known to speak 2PHP, so it was not sent again",
+    ),
+    "no_answer": (Advice.WAIT, "the server does not answer; the reconciler finds out how the call ended"),
+    "still_processing": (Advice.WAIT, "the server is still processing it; the reconciler finds out how it ends"),
+    "confirm_refused": (Advice.CHECK, "the server refused a repeated confirm"),
+    "status_refused": (Advice.CHECK, "the server refused the status read"),
+    "bad_answer": (Advice.CHECK, "the answer is not one of the protocol's"),
+}
+
+
+class Notebook:
+    """One call under one client correlation id: what is known of it, and how that becomes durable."""
+
+    def __init__(self, asked: Asked, around: Around) -> None:
+        settings = around.settings
+        self._asked = asked
+        self._settings = settings
+        self._known = around.known
+        self._owner = around.owner
+        self._steady = settings.steady
+        self._id = asked.options.client_correlation_id or settings.mint()
+        self._target = asked.target
+        self._mode = Mode.STANDARD if settings.callback is None else Mode.AUTO_CONFIRM
+        self._callback = None
+        if settings.callback is not None:
+            self._callback = callback_url(settings.callback, around.secret, self._id)
+        self._call: Call | None = None
+        self._deadline: Instant | None = None  # By the steady clock (A-25).
+        self._confirms = 0  # Phase 2s that may have reached the server.
+
+    @property
+    def call(self) -> Call | None:
+        """What is recorded of it."""
+        return self._call
+
+    def _speaks(self) -> bool:
+        """Whether the endpoint is known to speak 2PHP."""
+        return self._settings.require_2php or self._known.has(self._asked.method, self._target)
+
+    # Writing down.
+
+    def _told(self, answer: TwoPhaseAnswer, reply: Reply, by: Any) -> Generator[Effect, Any, None]:
+        """Note what the server said. Only Phase 2 waits for it: what is settled stays so, written down or not."""
+        first = by == "phase_1"
+        location = response.location(reply.headers) if answer.phase is Phase.PROCESSING else None
+        is_final = answer.phase in SETTLED and not (first and self._mode is Mode.STANDARD)
+        told = Told(
+            phase=answer.phase,
+            by=by,
+            at=self._settings.clock(),
+            opening=self._opening() if first else None,
+            server_correlation_id=answer.server_correlation_id or "",
+            ttl_ms=answer.ttl_ms or STAND_IN_TTL_MS,
+            confirm_by=self._confirm_by() if first else None,
+            status=reply.status if is_final else None,
+            resource_id=answer.resource_id,
+            status_url=location or "",
+        )
+        try:
+            yield from self._record(told)
+        except StoreError as error:
+            if first and answer.phase is Phase.WAITING_CONFIRM:
+                raise
+            log.warning("a call is %s, and the ledger could not be told: %s", answer.phase, error, extra=self._ids())
+
+    def _confirm_by(self) -> Instant | None:
+        """The deadline on the wall clock, for whoever finds the call after a restart."""
+        if self._deadline is None:
+            return None
+        return self._settings.clock() + self._deadline - self._steady()
+
+    def _record(self, command: Command, *, request: bytes | None = None) -> Generator[Effect, Any, None]:
+        decision: Decision = yield Record(client_correlation_id=self._id, command=command, request=request)
+        if decision.code is not None:
+            raise self._failed(decision.code, Advice.CHECK, "the server contradicts what it said before")
+        self._call = decision.call if decision.call is not None and decision.call.stage is not Stage.ABSENT else None
+
+    def _forget(self, *, plain: bool = False) -> Generator[Effect, Any, None]:
+        """Nothing is registered: let go of the note, if there is one."""
+        if self._mode is Mode.AUTO_CONFIRM:
+            yield from self._record(NotThere(plain=plain))
+
+    def _unresolved(self, code: str, reply: Reply | None = None) -> Generator[Effect, Any, PhaseError]:
+        """Leave the call, as open as it is, to the reconciler, and say so."""
+        call = self._call
+        advice, text = UNRESOLVED[code]
+        if call is not None and call.stage in OPEN:
+            try:
+                yield Record(client_correlation_id=self._id, command=Release(fence=call.fence, error=code))
+            except StoreError as error:  # Its lease ends by itself.
+                log.warning("a call could not be released: %s", error, extra=self._ids())
+        return self._failed(code, advice, text, reply)
+
+    def _opening(self) -> Opening:
+        service = self._settings.target_of(self._target)
+        return Opening(
+            client_correlation_id=self._id,
+            parent_reference_id=self._asked.options.parent or self._id,  # draft §5.2.3: a root is its own parent.
+            method=self._asked.method,
+            url=self._target.resource,
+            meant=self._meant(),
+            target=service,
+            service_endpoint=self._target.endpoint_of(service),
+            mode=self._mode,
+            sent_at=self._settings.clock(),
+            owner=self._owner,
+        )
+
+    def _meant(self) -> str:
+        content_type = response.field(self._asked.headers, b"content-type") or b""
+        return meant_by(self._asked.method, self._asked.target.url, content_type.decode("latin-1"), self._asked.body)
+
+    # Saying.
+
+    def _parsed(self, reply: Reply) -> TwoPhaseAnswer | None:
+        try:
+            return parse_response(reply.headers)
+        except WireError as error:
+            raise self._failed("bad_answer", Advice.CHECK, f"the answer cannot be read: {error}", reply) from error
+
+    def _outcome(self, reply: Reply, answer: TwoPhaseAnswer | None, mode: str | None = None) -> Outcome:
+        call = self._call
+        info: CallInfo = {
+            "client_correlation_id": self._id,
+            "server_correlation_id": (call.server_correlation_id or None) if call else None,
+            "phase": answer.phase.value if answer else call.stage.value if call else None,
+            "mode": mode or (Mode.ASYNC if call and call.status_url else self._mode).value,
+            "resource_id": answer.resource_id if answer else None,
+        }
+        return Outcome(reply=reply, info=info)
+
+    def _failed(
+        self, code: str, advice: Advice, text: str, reply: Reply | None = None, *, phase: Phase | None = None
+    ) -> PhaseError:
+        call = self._call
+        reached = phase.value if phase else call.stage.value if call and call.stage is not Stage.SENT else None
+        where = f"{self._asked.method} {self._target.resource}"
+        return PhaseError(
+            f"{where}: {text} ({code}; {advice}; client correlation id {self._id})",
+            code=code,
+            advice=advice,
+            phase=reached,
+            client_correlation_id=self._id,
+            server_correlation_id=(call.server_correlation_id or None) if call else None,
+            response=reply.native if reply else None,
+        )
+
+    def _ids(self) -> dict[str, str]:
+        call = self._call
+        return {
+            "client_correlation_id": self._id,
+            "server_correlation_id": call.server_correlation_id if call else "",
+        }

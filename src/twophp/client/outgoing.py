@@ -1,0 +1,78 @@
+"""The header fields of what the client sends: the caller's request with three more, and the requests of its own."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from hmac import new as hmac
+from typing import Final
+
+import msgspec
+
+from twophp.client.exchange import Asked
+from twophp.client.settings import Settings
+from twophp.wire import emit
+from twophp.wire.fields import Headers
+from twophp.wire.targets import Target, target_of
+
+# About a body, or about what the caller asked for: not repeated by a confirm or a status read, which have neither.
+_ABOUT_THE_REQUEST: Final = (b"content-", b"if-")
+_OF_ONE_MESSAGE: Final = frozenset({b"transfer-encoding", b"expect", b"te", b"trailer", b"range", b"connection"})
+_KEPT: Final = (b"content-", b"accept", b"if-")  # What a server keeps of a request (A-03), so what a repeat needs.
+
+
+class SealedRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A request that may have to be sent again after a crash: without credentials, which are never stored."""
+
+    method: str
+    url: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+def phase_one_headers(asked: Asked, settings: Settings, client_correlation_id: str, callback: str | None) -> Headers:
+    """The caller's own fields, and what turns them into a Phase 1 (draft §5.2.1, §5.5.3)."""
+    wish = asked.options.requested_ttl_ms or settings.requested_ttl_ms
+    if callback is None:
+        own = emit.phase_one_request(client_correlation_id=client_correlation_id, requested_ttl_ms=wish)
+    else:
+        own = emit.auto_confirm_request(
+            client_correlation_id=client_correlation_id, callback=callback, requested_ttl_ms=wish
+        )
+    return [*asked.headers, *own]
+
+
+def own_headers(asked: Asked, settings: Settings, url: str) -> Headers:
+    """The caller's credentials, cookies and traces, without what was about the body (A-03)."""
+    given = {} if settings.credentials is None else dict(settings.credentials(url))
+    fresh = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in given.items()]
+    replaced = {name for name, _value in fresh}
+    kept = [
+        (name, value)
+        for name, value in asked.headers
+        if not name.startswith(_ABOUT_THE_REQUEST) and name not in _OF_ONE_MESSAGE and name not in replaced
+    ]
+    return kept + fresh
+
+
+def sealed_request(asked: Asked) -> bytes:
+    """The bytes to seal."""
+    headers = [(name, value) for name, value in asked.headers if name.startswith(_KEPT)]
+    return msgspec.msgpack.encode(SealedRequest(asked.method, asked.target.url, headers, asked.body))
+
+
+def unsealed_request(data: bytes, settings: Settings) -> Asked:
+    """The request again, with fresh credentials."""
+    request = msgspec.msgpack.decode(data, type=SealedRequest)
+    target: Target = target_of(request.url)
+    bare = Asked(method=request.method, target=target, headers=[], body=request.body)
+    return msgspec.structs.replace(bare, headers=[*request.headers, *own_headers(bare, settings, request.url)])
+
+
+def callback_url(base: str, secret: str, client_correlation_id: str) -> str:
+    """Where this one call is acknowledged (A-66): a token that nobody can guess, and nobody has to keep."""
+    return f"{base.rstrip('/')}/{callback_token(secret, client_correlation_id)}"
+
+
+def callback_token(secret: str, client_correlation_id: str) -> str:
+    """Made from the ledger's own secret, so every process that shares the ledger knows it."""
+    return hmac(secret.encode(), client_correlation_id.encode(), sha256).hexdigest()

@@ -1,0 +1,136 @@
+"""The reconciler: every open call that nobody drives is taken to its outcome, with the ids it was made under.
+
+After a crash a call is in one of three places. Without a row, nothing was confirmed and nothing ran: its intent
+expires. With a row and in time, it is confirmed as its maker was about to, or had just done; the server answers both
+alike. With a row and too late, the server is asked. Whatever cannot be found out is left as it is and asked about
+again, less and less often. Several processes may share a ledger: a lease keeps them from each other's live calls, and
+whoever takes one over does no harm (see core.call_machine).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from twophp.client.exchange import Around, Asked, Effect, Outcome, Read, Record, Unseal
+from twophp.client.flow import Conversation
+from twophp.client.options import CallOptions
+from twophp.client.outgoing import unsealed_request
+from twophp.core.call import OPEN, Call, Stage
+from twophp.core.call_machine import Attend, Decision, Release
+from twophp.core.errors import PhaseError, TwoPHPError
+from twophp.wire.targets import target_of
+
+PAGE: Final = 64
+MOST: Final = 10_000
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many calls were looked at, and how many of them have come to their outcome."""
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """What the reconciler found out about one call. Still open if ``code`` says why."""
+
+    client_correlation_id: str
+    server_correlation_id: str
+    service_endpoint: str
+    phase: str
+    code: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it will be asked about again."""
+        return self.phase in OPEN
+
+
+class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run did."""
+
+    settled: tuple[Resolved, ...] = ()
+    left: tuple[Resolved, ...] = ()
+
+
+def patient(around: Around) -> Around:
+    """The same transport, asking once: whoever reconciles comes back anyway."""
+    settings = msgspec.structs.replace(around.settings, patience_s=0.0, poll_limit_s=0.001)
+    return msgspec.structs.replace(around, settings=settings)
+
+
+def reconciling(client_correlation_id: str, around: Around) -> Generator[Effect, Any, Resolved | None]:
+    """Attend to one call; None if there was nothing to do."""
+    attend = Attend(owner=around.owner)
+    decision: Decision = yield Record(client_correlation_id=client_correlation_id, command=attend)
+    call = decision.call
+    if not decision.changed or call is None or call.stage not in OPEN:
+        return None
+    try:
+        return (yield from _finding_out(call, around))
+    except TwoPHPError as error:  # A sealed request that does not open, a ledger that cannot be written.
+        release = Release(fence=call.fence, error=error.code)
+        yield Record(client_correlation_id=client_correlation_id, command=release)
+        return _resolved(call, error.code)
+
+
+def _finding_out(call: Call, around: Around) -> Generator[Effect, Any, Resolved]:
+    asked = yield from _as_asked(call, around)
+    conversation = Conversation(asked, around)
+    try:
+        outcome: Outcome = yield from conversation.after_restart(call)
+    except PhaseError as error:
+        code: str | None = error.code
+    else:
+        code = None
+        yield Read(reply=outcome.reply)
+    return _resolved(conversation.call or call, code)
+
+
+def _as_asked(call: Call, around: Around) -> Generator[Effect, Any, Asked]:
+    """What is needed to go on: two ids and a URL, or, before the server's id was known, the whole request."""
+    options = CallOptions(client_correlation_id=call.client_correlation_id, parent=call.parent_reference_id)
+    bare = Asked(method=call.method, target=target_of(call.url), headers=[], body=b"", options=options)
+    if call.stage is not Stage.SENT:
+        return bare
+    sealed: bytes | None = yield Unseal(call=call)
+    if sealed is None:
+        return bare
+    return msgspec.structs.replace(unsealed_request(sealed, around.settings), options=options)
+
+
+def _resolved(call: Call, code: str | None) -> Resolved:
+    return Resolved(
+        client_correlation_id=call.client_correlation_id,
+        server_correlation_id=call.server_correlation_id,
+        service_endpoint=call.service_endpoint,
+        phase=call.stage.value,
+        code=code if call.stage in OPEN else None,
+    )
+
+
+class Tally:
+    """The run as it goes."""
+
+    def __init__(self, progress: Progress | None, limit: int) -> None:
+        self._progress = progress
+        self._limit = min(limit, MOST)
+        self._seen: set[str] = set()
+        self._settled: list[Resolved] = []
+        self._left: list[Resolved] = []
+
+    def fresh(self, ids: list[str]) -> list[str]:
+        """Those of a page that this run has not met, up to its limit."""
+        new = [id_ for id_ in ids if id_ not in self._seen][: self._limit - len(self._seen)]
+        self._seen.update(new)
+        return new
+
+    def add(self, found: Resolved | None) -> None:
+        """One more was looked at."""
+        if found is not None:
+            (self._left if found.is_open else self._settled).append(found)
+        if self._progress is not None:
+            self._progress(len(self._seen), len(self._settled))
+
+    def result(self) -> Reconciliation:
+        """What was done."""
+        return Reconciliation(settled=tuple(self._settled), left=tuple(self._left))
