@@ -18,6 +18,20 @@ PUBLIC = {
         "mutual_tls",
         "scope_user",
     ],
+    "twophp.client": [
+        "Advice",
+        "AsyncTwoPhaseTransport",
+        "CallbackReceiver",
+        "Evidence",
+        "PhaseError",
+        "Reconciliation",
+        "Resolved",
+        "TwoPhaseTransport",
+        "calling",
+        "carrying",
+        "classify",
+    ],
+    "twophp.client.requests": ["TwoPhaseAdapter"],
     "twophp.asgi": ["Hooks", "Outgoing", "TwoPhaseMiddleware", "on_phase"],
 }
 

@@ -1,0 +1,128 @@
+"""The callback receiver: a small ASGI application that writes acknowledgements into the client's ledger.
+
+Mount it where ``callback=`` of the transport points:
+
+    receiver = CallbackReceiver(ledger="sqlite:///checkout.db", source="checkout")
+    app = Starlette(routes=[Mount("/2php/callback", receiver)])
+    http = httpx.AsyncClient(transport=AsyncTwoPhaseTransport(
+        ledger="sqlite:///checkout.db", source="checkout", callback="https://checkout.example/2php/callback"))
+
+It trusts nobody: the last segment of the URL is a token that only the ledger's owner can make, the client correlation
+id must be one that the ledger knows, and the body must be the protocol's five fields (A-66). A delivery that is repeated
+is dropped by its ids (A-39). Callback and answer may come in any order: the first writes the ledger row (A-41).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from hmac import compare_digest
+from typing import Any, Final, Self, TypeAlias, Unpack
+
+from twophp.client.ledger import Ledger
+from twophp.client.notebook import STAND_IN_TTL_MS
+from twophp.client.outgoing import callback_token
+from twophp.client.settings import Options, Settings
+from twophp.core.call import Evidence, evidence_of
+from twophp.core.call_machine import UNKNOWN, Decision, Told
+from twophp.core.errors import StoreError, WireError
+from twophp.core.intent import Phase
+from twophp.wire.callback import MAX_BODY_BYTES, Acknowledgement, decode
+
+log: Final = logging.getLogger("twophp.client")
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+NO_CONTENT, BAD_REQUEST, NOT_FOUND, NOT_ALLOWED, CONFLICT, UNAVAILABLE = 204, 400, 404, 405, 409, 503
+
+
+class CallbackReceiver:
+    """Takes ``POST .../{token}``. 204: written down, or known already. Anything else is tried again by the server."""
+
+    def __init__(self, *, ledger: str, source: str, **options: Unpack[Options]) -> None:
+        self._settings = Settings(ledger=ledger, source=source, **options)
+        self._ledger: Ledger | None = None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the ledger."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            await ledger.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; a mounted application gets nothing else."""
+        if scope["type"] != "http":
+            return
+        status = await self._status(scope, receive)
+        headers = [(b"cache-control", b"no-store")]
+        if status != NO_CONTENT:
+            headers.append((b"content-length", b"0"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def evidence(self, client_correlation_id: str) -> Evidence | None:
+        """The row of draft §5.5.5 that this call is in by now; None if the ledger does not know it."""
+        call = await (await self._open()).look(client_correlation_id)
+        return None if call is None else evidence_of(call)
+
+    async def _status(self, scope: Scope, receive: Receive) -> int:
+        if scope["method"] != "POST":
+            return NOT_ALLOWED
+        body = await _body(receive)
+        try:
+            said = decode(body)
+        except WireError as error:
+            log.warning("a callback was refused: %s", error)
+            return BAD_REQUEST
+        try:
+            return await self._acknowledged(said, scope["path"].rpartition("/")[2])
+        except StoreError as error:
+            log.warning("a callback could not be written down: %s", error)
+            return UNAVAILABLE
+
+    async def _acknowledged(self, said: Acknowledgement, token: str) -> int:
+        ledger = await self._open()
+        expected = callback_token(ledger.secret, said.client_correlation_id)
+        if not compare_digest(expected.encode(), token.encode("utf-8", "replace")):
+            log.warning("a callback with a wrong token was refused")
+            return NOT_FOUND
+        told = Told(
+            phase=Phase.PROCESSING,
+            by="callback",
+            at=self._settings.clock(),
+            server_correlation_id=said.server_correlation_id,
+            ttl_ms=self._settings.requested_ttl_ms or STAND_IN_TTL_MS,
+        )
+        decision: Decision = await ledger.record(said.client_correlation_id, told)
+        if decision.code == UNKNOWN:
+            return NOT_FOUND
+        return NO_CONTENT if decision.code is None else CONFLICT
+
+    async def _open(self) -> Ledger:
+        if self._ledger is None:
+            async with self._opening:
+                if self._ledger is None:
+                    self._ledger = await Ledger.open(self._settings)
+        return self._ledger
+
+
+async def _body(receive: Receive) -> bytes:
+    """As much as an acknowledgement may have, and one byte more, which is refused."""
+    body = b""
+    while len(body) <= MAX_BODY_BYTES:
+        message = await receive()
+        body += message.get("body", b"")
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            break
+    return body
