@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.core.registrations import registered
-from twophp.core.compensation import RULES, CompensationDecision, CompensationFacts, decide
+from twophp.core.compensation import RULES, CompensationDecision, CompensationFacts, CompensationReadback, decide, verify
 from twophp.core.registration import Compensation, CompensationRequest, Nonce, State, VerifyStatus
 
 T0 = 20_000
@@ -54,7 +54,7 @@ def test_the_same_nonce_again_returns_the_prior_compensation() -> None:
         (knows(consumed=None), REQUEST, T0, "not_consumed"),
         (knows(consumed=registered(VerifyStatus.PASS)), REQUEST, T0, "not_compensable"),
         (knows(consumed=registered(VerifyStatus.PENDING)), REQUEST, T0, "not_compensable"),
-        (knows(passed=DONE), asks(authorization_nonce="n-9"), T0, "REPLAY_DUPLICATE"),
+        (knows(has_passed=True), asks(authorization_nonce="n-9"), T0, "REPLAY_DUPLICATE"),
         (REJECTED, REQUEST, T0 + 100, "REPLAY_STALE_ROW"),
         (knows(nonce=msgspec.structs.replace(NONCE, consumed_by="lrk-1")), REQUEST, T0, "REPLAY_NONCE_CONSUMED"),
         (knows(nonce=None), REQUEST, T0, "NONCE_UNBOUND"),
@@ -73,6 +73,23 @@ def test_everything_else_is_refused(
 def test_a_second_compensation_takes_a_second_nonce_while_none_has_passed() -> None:
     second = Nonce("n-9", "owner-1/approval-8", T0, T0 + 100)
     assert decide(asks(authorization_nonce="n-9"), knows(nonce=second), T0).admitted
+
+
+@pytest.mark.req("A-98", "REG-3-15")
+@pytest.mark.parametrize(
+    ("readback", "status"),
+    [
+        (None, VerifyStatus.PENDING),
+        (CompensationReadback(compensation=DONE, nonce_consumed_by="lrk-1", registrations=1), VerifyStatus.PASS),
+        (CompensationReadback(compensation=DONE, nonce_consumed_by=None, registrations=1), VerifyStatus.FAIL),
+        (CompensationReadback(compensation=DONE, nonce_consumed_by="lrk-2", registrations=1), VerifyStatus.FAIL),
+        (CompensationReadback(compensation=DONE, nonce_consumed_by="lrk-1", registrations=2), VerifyStatus.FAIL),
+    ],
+)
+def test_a_compensation_passes_if_its_nonce_is_spent_and_the_effect_stands_once(
+    readback: CompensationReadback | None, status: VerifyStatus
+) -> None:
+    assert verify(readback) is status
 
 
 def test_one_rule_admits_and_it_is_the_last() -> None:

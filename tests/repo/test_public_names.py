@@ -32,6 +32,21 @@ PUBLIC = {
         "classify",
     ],
     "twophp.client.requests": ["TwoPhaseAdapter"],
+    "twophp.registrar": [
+        "AsyncRegistrar",
+        "Compensation",
+        "CompensationDecision",
+        "Decision",
+        "Registrar",
+        "Registration",
+        "RegistrationRequest",
+        "State",
+        "Status",
+        "SurfaceReport",
+        "VerifyStatus",
+        "evaluate_surface",
+        "select_surface",
+    ],
     "twophp.asgi": ["Hooks", "Outgoing", "TwoPhaseMiddleware", "on_phase"],
 }
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from twophp.core import rulebook
 from twophp.core.records import Instant
-from twophp.core.registration import Compensation, CompensationRequest, State
+from twophp.core.registration import Compensation, CompensationRequest, State, VerifyStatus
 from twophp.core.rulebook import (
     NONCE_UNBOUND,
     PRIOR_RESULT,
     REPLAY_DUPLICATE,
     REPLAY_NONCE_CONSUMED,
     REPLAY_STALE_ROW,
+    VERIFY_FAILED,
     Answer,
     Rule,
     entry_rules,
@@ -34,7 +37,7 @@ class CompensationFacts(rulebook.Facts, frozen=True, kw_only=True):
     """What is known about a compensation, beside what every request needs."""
 
     own: Compensation | None = None  # What this very nonce has compensated before.
-    passed: Compensation | None = None  # A compensation of this key that the verifier accepted.
+    has_passed: bool = False  # The verifier has accepted a compensation of this key.
 
 
 class CompensationDecision(Answer[Compensation], frozen=True):
@@ -61,7 +64,7 @@ class CompensationCase(rulebook.Case[CompensationRequest, CompensationFacts], fr
 
 
 def _admits(case: CompensationCase) -> bool:
-    return case.is_authorised and case.is_rejected and case.facts.passed is None
+    return case.is_authorised and case.is_rejected and not case.facts.has_passed
 
 
 RULES: Final[tuple[Rule[CompensationCase], ...]] = (
@@ -92,7 +95,7 @@ RULES: Final[tuple[Rule[CompensationCase], ...]] = (
     Rule(
         row="C-5",
         says="a compensation of this key has passed",
-        when=lambda case: case.facts.passed is not None,
+        when=lambda case: case.facts.has_passed,
         code=REPLAY_DUPLICATE,
         requirements=("A-98",),
     ),
@@ -146,3 +149,27 @@ def _compensation(request: CompensationRequest, now: Instant) -> Compensation:
         attempt_id=request.attempt_id,
         compensated_at=now,
     )
+
+
+def verified(decision: CompensationDecision, status: VerifyStatus) -> CompensationDecision:
+    """An admitted compensation after its verifier has spoken. The registration stays rejected (S3) in any case."""
+    assert decision.result is not None, "an admitted decision has a result"
+    code = VERIFY_FAILED if status is VerifyStatus.FAIL else decision.code
+    result = msgspec.structs.replace(decision.result, verify_status=status)
+    return msgspec.structs.replace(decision, code=code, result=result)
+
+
+class CompensationReadback(msgspec.Struct, frozen=True, kw_only=True):
+    """What the verifier's own connection found of a compensation after the commit."""
+
+    compensation: Compensation
+    nonce_consumed_by: str | None
+    registrations: int  # How many inert rows stand under the key.
+
+
+def verify(readback: CompensationReadback | None) -> VerifyStatus:
+    """The paired verifier once more: the nonce is spent on it, and the effect was not made a second time (REG-3-15)."""
+    if readback is None:
+        return VerifyStatus.PENDING
+    holds = readback.nonce_consumed_by == readback.compensation.logical_request_key and readback.registrations == 1
+    return VerifyStatus.PASS if holds else VerifyStatus.FAIL

@@ -296,11 +296,27 @@ def verified(decision: Decision, status: VerifyStatus) -> Decision:
     return msgspec.structs.replace(decision, code=code, state=result.state, result=result)
 
 
+def informed(decision: Decision, status: VerifyStatus) -> Decision:
+    """An answer from a record that had no verdict when it was found, and has one by now (A-92)."""
+    assert decision.result is not None, "there is a record to speak of"
+    found = msgspec.structs.replace(decision.result, verify_status=status)
+    state = decision.state if decision.state is State.S4 else found.state
+    return msgspec.structs.replace(decision, state=state, result=found, prior=found)
+
+
 def resolve(found: Registration | None) -> Decision:
     """What became of a key, at any age (A-96). Only ABSENT permits to issue again, and with the same key (REG-S1)."""
     if found is None:
         return Decision(ABSENT, admitted=False, state=State.S0)
     return Decision(CONSUMED, admitted=False, state=found.state, result=found, prior=found)
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt sees of its key when it begins. What changed until it decides tells that it was not alone."""
+
+    is_free: bool
+    fence: int
+    gate: int
 
 
 class Readback(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,6 +57,14 @@ class WrittenOnce(msgspec.Struct, frozen=True, gc=False):
         return None
 
 
+class Unverified(msgspec.Struct, frozen=True):
+    """What waits for a verdict."""
+
+    about: Purpose
+    subject: str
+    logical_request_key: str
+
+
 class Consumed(WrittenOnce, frozen=True, gc=False):
     """The logical key is used up, by whom and for what. The replay surface: one row for each logical effect."""
 

@@ -37,6 +37,31 @@ class SurfaceVerdict(msgspec.Struct, frozen=True):
     failed: tuple[str, ...]
 
 
+class SurfaceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found about one table: the verdict, and for each criterion why it failed. No reason is a proof."""
+
+    table: str
+    verdict: SurfaceVerdict
+    reasons: Mapping[str, tuple[str, ...]]
+
+    @property
+    def fit(self) -> bool:
+        """Whether every criterion is proven."""
+        return self.verdict.fit
+
+    @property
+    def code(self) -> str:
+        """The verdict in the contract's words."""
+        return self.verdict.code
+
+
+def report_surface(table: str, reasons: Mapping[str, tuple[str, ...]]) -> SurfaceReport:
+    """Judge what the probes found. A criterion that nobody looked at has failed."""
+    said = {letter: reasons.get(letter, ("it was not probed",)) for letter in CRITERIA}
+    verdict = judge_surface({letter: not why for letter, why in said.items()})
+    return SurfaceReport(table=table, verdict=verdict, reasons=said)
+
+
 def judge_surface(proofs: Mapping[str, bool]) -> SurfaceVerdict:
     """All of (a) to (h), or not fit (REG-6-00)."""
     failed = tuple(letter for letter in CRITERIA if proofs.get(letter) is not True)

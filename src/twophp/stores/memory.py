@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -51,6 +51,8 @@ _STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
 _PARTS: Final[tuple[Part, ...]] = ("payload", "response")
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 _NOTHING: Final = object()
+
+T = TypeVar("T")
 
 
 class _Slot:
@@ -144,13 +146,15 @@ class MemoryStore:
         return slots
 
     def _put(self, put: Put, named: Sequence[Key]) -> _Slot:
-        record = put.record
+        record, found = put.record, self._found
         keys = record.keys()
-        slot = self._seen(keys[0], named)
+        slot = found.get(keys[0])
+        if slot is not None and keys[0] not in named:
+            slot = self._seen(slot, named)
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
         for key in keys:
-            if self._found.get(key, slot) is not slot:
+            if found.get(key, slot) is not slot:
                 raise StoreError(f"{key}: another record holds it", code="constraint")
         if put.entry is not None:
             self._check_entry(slot, put.entry, put.journal)
@@ -159,44 +163,42 @@ class MemoryStore:
             slot = _Slot(self._next_id, record, ())
             self._next_id += 1
         self._move(slot, record, keys)
-        if put.seals:
-            for part, sealed in put.seals.items():
-                self._set(self._seals, (slot.id, part), _NOTHING if sealed is None else sealed)
+        for part, sealed in put.seals.items():
+            self._set(self._seals, (slot.id, part), _NOTHING if sealed is None else sealed)
         if put.entry is not None:
             self._write_entry(slot.id, put.entry)
         for event in put.journal:
             self._lines.append((slot.id, event))
         return slot
 
-    def _seen(self, key: Key, named: Sequence[Key]) -> _Slot | None:
-        """The record under ``key`` if the transaction has read it, or has itself put it."""
-        slot = self._found.get(key)
-        if slot is None or key in named or any(held in named for held in slot.keys):
+    def _seen(self, slot: _Slot, named: Sequence[Key]) -> _Slot | None:
+        """The slot if the transaction has read its record under another key, or has itself put it."""
+        if any(held in named for held in slot.keys) or any(place is slot for place, _, _ in self._before or ()):
             return slot
-        return slot if any(place is slot for place, _, _ in self._before or ()) else None
+        return None
 
     def _move(self, slot: _Slot, record: Record, keys: tuple[Key, ...]) -> None:
         """Make it the slot's record, let go of the keys that it no longer holds and take the others."""
-        if self._before is not None:
-            self._before.append((slot, slot.record, slot.keys))
-        held = slot.keys
+        held, found, before = slot.keys, self._found, self._before
+        if before is not None:
+            before.append((slot, slot.record, held))
+            before.extend((found, key, found.get(key, _NOTHING)) for key in (*held, *keys))
         slot.record, slot.keys = record, keys
         if keys == held:
             return
         for key in held:
             if key not in keys:
-                self._set(self._found, key, _NOTHING)
+                del found[key]
         for key in keys:
-            if key not in held:
-                self._set(self._found, key, slot)
+            found[key] = slot
 
     def _drop(self, key: Key, named: Sequence[Key]) -> None:
         """Forget the record. Its ledger row and its history still say what became of it."""
-        slot = self._seen(key, named)
+        slot = self._found.get(key)
+        if slot is not None and key not in named:
+            slot = self._seen(slot, named)
         if slot is None:
             raise StoreError(f"{key}: there is no record to drop", code="bad_change")
-        if isinstance(slot.record, WrittenOnce):
-            raise StoreError(f"{key}: what is written once stays", code="constraint")
         self._move(slot, slot.record, ())
         for part in _PARTS:
             self._set(self._seals, (slot.id, part), _NOTHING)
@@ -291,6 +293,12 @@ class MemoryStore:
             return False
         assert isinstance(slot.record, Intent)
         return (slot.record.lease_until or 0) <= lease_ended_by
+
+    def of_type(self, type_: type[T]) -> list[T]:
+        """Every record of a type, oldest first: memory has no file that somebody else could look into."""
+        with self._lock:
+            found = {slot.id: slot.record for slot in self._found.values() if isinstance(slot.record, type_)}
+            return [found[id_] for id_ in sorted(found)]
 
     async def reopen(self) -> None:
         """See ``Store.reopen``. Nothing here can be unknown."""

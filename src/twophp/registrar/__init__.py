@@ -1,0 +1,26 @@
+"""The registrar: a logical request is consumed once, whatever nonce or attempt comes. No HTTP is needed."""
+
+from twophp.core.compensation import CompensationDecision
+from twophp.core.registrar import Decision
+from twophp.core.registration import Compensation, Registration, RegistrationRequest, State, VerifyStatus
+from twophp.core.surface import SurfaceReport
+from twophp.registrar.blocking import Registrar
+from twophp.registrar.flow import AsyncRegistrar
+from twophp.registrar.status import Status
+from twophp.registrar.surface import evaluate_surface, select_surface
+
+__all__ = [
+    "AsyncRegistrar",
+    "Compensation",
+    "CompensationDecision",
+    "Decision",
+    "Registrar",
+    "Registration",
+    "RegistrationRequest",
+    "State",
+    "Status",
+    "SurfaceReport",
+    "VerifyStatus",
+    "evaluate_surface",
+    "select_surface",
+]

@@ -1,0 +1,43 @@
+"""Attempts that are under way for the same logical key in this process (S4).
+
+An attempt has raced when the key was free as it began and is consumed as it decides. When did it begin? When its
+caller called, which may be long before it gets its turn. So all that are under way at the same time share one look at
+the key, made for the first of them: the *crowd*. It ends with the attempt that wins, or with its last member; whoever
+calls later looks for himself, and finds what was decided.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Crowd:
+    """The attempts of one key, and whether the first of them saw it free."""
+
+    __slots__ = ("members", "was_free")
+
+    def __init__(self) -> None:
+        self.members = 0
+        self.was_free: bool | None = None  # Nobody has looked.
+
+
+class Crowds:
+    """The crowds of one registrar. Any thread may join; there are as many as attempts are under way."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_key: dict[str, Crowd] = {}
+
+    def join(self, key: str) -> Crowd:
+        """The crowd of ``key``, with one more member."""
+        with self._lock:
+            crowd = self._by_key.setdefault(key, Crowd())
+            crowd.members += 1
+            return crowd
+
+    def leave(self, key: str, crowd: Crowd, *, decided: bool) -> None:
+        """One member is done. ``decided``: it has won, so whoever comes from now on comes too late to race."""
+        with self._lock:
+            crowd.members -= 1
+            if (decided or not crowd.members) and self._by_key.get(key) is crowd:
+                del self._by_key[key]

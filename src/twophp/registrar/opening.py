@@ -1,0 +1,53 @@
+"""What a registrar is made of: the store that writes, the store that audits, and the witness, each by itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+from twophp.ports import Clock, Store
+from twophp.registrar.witness import MemoryWitness, Witness
+from twophp.stores.memory import MemoryStore
+from twophp.stores.sqlite.registrar import RegistrarStore, SQLiteWitness
+from twophp.stores.urls import parse_store_url
+
+OWN_SURFACE: Final = "registrar_consumed"
+OWN_AUDIT: Final = "registrar_audit"
+
+
+class Opened(msgspec.Struct, kw_only=True):
+    """The parts of an open registrar. ``path`` is empty in memory."""
+
+    store: Store
+    audit: Store  # A handle of its own: what it writes is no part of any transaction of ``store``.
+    witness: Witness
+    path: str = ""
+
+    async def reopen(self) -> None:
+        """Start over after a commit that nobody could tell the end of."""
+        await self.store.reopen()
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        self.witness.close()
+        await self.audit.close()
+        await self.store.close()
+
+
+def open_parts(url: str, clock: Clock) -> Opened:
+    """Open or make what ``url`` names."""
+    where = parse_store_url(url)
+    if where.kind == "memory":
+        memory = MemoryStore(clock=clock)
+        return Opened(store=memory, audit=memory, witness=MemoryWitness(memory))
+    if where.kind != "sqlite":
+        raise ConfigError("a registrar lives in memory: or in sqlite:///a.file", code="unknown_store")
+    store = RegistrarStore(where.path, clock=clock)
+    return Opened(
+        store=store,
+        audit=RegistrarStore(where.path, clock=clock),
+        witness=SQLiteWitness(where.path),
+        path=where.path,
+    )

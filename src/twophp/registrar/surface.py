@@ -1,0 +1,115 @@
+"""Which table may serve as the replay store: proven or refuted criterion by criterion, and never taken on trust."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from twophp.core.surface import CRITERIA, SurfaceReport, report_surface
+from twophp.registrar.criteria import examine
+from twophp.registrar.memory_bench import MemoryBench
+from twophp.registrar.opening import OWN_AUDIT, OWN_SURFACE, Opened
+from twophp.stores import postgres_surface
+from twophp.stores.portal import Portal
+from twophp.stores.postgres_surface import PostgresBench
+from twophp.stores.sqlite import surface as sqlite_surface
+from twophp.stores.sqlite.surface import SQLiteBench
+from twophp.stores.surfaces import Bench, NoSuchTable
+from twophp.stores.urls import parse_store_url
+
+POSTGRES: Final = ("postgresql://", "postgres://")
+OWN_TABLES: Final = "registrar_"
+
+T = TypeVar("T")
+
+
+def evaluate_surface(url: str, table: str, *, audit_table: str = OWN_AUDIT) -> SurfaceReport:
+    """Prove or refute every criterion for ``table``: by its schema, and by trying, all of which is rolled back.
+
+    It changes nothing, it makes nothing, and it raises nothing: what cannot be probed is not fit (REG-6-09).
+    ``audit_table`` is the failure audit that goes with it.
+    """
+    return _run(_evaluate(url, table, audit_table))
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Every existing surface that was looked at, with its reasons, and the one that may be used (A-95)."""
+
+    chosen: str | None
+    evaluated: Sequence[SurfaceReport]
+
+
+def select_surface(url: str, tables: Sequence[str] = ()) -> Selection:
+    """Look at what is there before anything new is made: these tables, or all. The first that is fit is chosen."""
+    return _run(_select(url, tables))
+
+
+async def _select(url: str, tables: Sequence[str]) -> Selection:
+    names = list(tables) or sorted(await _table_names(url), key=lambda name: name.startswith(OWN_TABLES))
+    reports = [await _evaluate(url, name, OWN_AUDIT) for name in names]
+    chosen = next((report.table for report in reports if report.fit), None)
+    return Selection(chosen=chosen, evaluated=reports)
+
+
+async def _table_names(url: str) -> list[str]:
+    if url.startswith(POSTGRES):
+        return await postgres_surface.table_names(url)
+    where = parse_store_url(url)
+    return [OWN_SURFACE] if where.kind == "memory" else sqlite_surface.table_names(where.path)
+
+
+async def examine_own(parts: Opened, table: str) -> SurfaceReport:
+    """The proof that a registrar stands on. It can write in its own table only: no other is fit for it."""
+    if parts.path:
+        report = await asyncio.to_thread(evaluate_surface, f"sqlite:///{parts.path}", table)
+    else:
+        report = await _evaluate("memory:", table, OWN_AUDIT)
+    if table == OWN_SURFACE or not report.fit:
+        return report
+    reason = f"the registrar writes in {OWN_SURFACE} alone"
+    return report_surface(table, {**report.reasons, "e": (reason,)})
+
+
+async def _evaluate(url: str, table: str, audit_table: str) -> SurfaceReport:
+    opened: list[Bench] = []
+    try:
+        bench = await _open(url, table)
+        opened.append(bench)
+        audit = await _open(url, audit_table)
+        opened.append(audit)
+        return report_surface(table, await examine(bench, await _if_there(audit)))
+    except Exception as error:  # noqa: BLE001 - fail closed: no trouble at all makes a surface fit (REG-6-09).
+        said = str(error) if isinstance(error, NoSuchTable) else f"it cannot be probed: {error}"
+        return report_surface(table, dict.fromkeys(CRITERIA, (said,)))
+    finally:
+        for one in opened:
+            await one.close()
+
+
+async def _open(url: str, table: str) -> Bench:
+    if url.startswith(POSTGRES):
+        return await PostgresBench.open(url, table)
+    if url.startswith(("redis://", "rediss://")):
+        raise NoSuchTable("a store whose keys expire forgets what was consumed")  # A-84
+    where = parse_store_url(url)
+    return MemoryBench(table) if where.kind == "memory" else SQLiteBench(where.path, table)
+
+
+async def _if_there(audit: Bench) -> Bench | None:
+    try:
+        await audit.describe()
+    except NoSuchTable:
+        return None
+    return audit
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run it wherever we are, also inside somebody's event loop."""
+    with Portal("twophp-surface") as portal:
+        return portal.run(coroutine)
+
+
+Evaluate = Callable[[str, str], SurfaceReport]
