@@ -26,7 +26,6 @@ from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Settled, Work, ids_of
 from twophp.engine.identify import authenticate
-from twophp.engine.intents import nothing_follows
 from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, effective_scheme
 from twophp.wire.parse import MUTATIONS, PhaseOne, PhaseTwo, Plain, StatusRead, parse
@@ -152,7 +151,7 @@ class Handshake:
         command = self._register_command(asked, head, principal, scope, body, policy)
         request = stored_request(scope, body, self._settings.stored_headers)
         owed = self._owed(asked)
-        decision = await self._server.intents.register(command, encode(request), policy, follow=owed or nothing_follows)
+        decision = await self._server.intents.register(command, encode(request), policy, follow=owed)
         if isinstance(decision.verdict, Goto):
             self._server.executions.expect(_intent_of(decision), request)
         if owed is not None:  # draft §5.5.3: it fires before processing begins; nothing waits for the network.

@@ -58,7 +58,7 @@ def replay_key(
     if not all(fields):  # A-85: a missing field must not silently widen what the digest covers.
         message = "every field of a replay key must be present and not empty"
         raise Refused(message, code="incomplete_binding")
-    return digest(REPLAY_KEY_TAG, *(field.encode() for field in fields))
+    return digest(REPLAY_KEY_TAG, *map(str.encode, fields))
 
 
 @lru_cache(maxsize=1_024)  # The same few callers come again and again.
@@ -81,7 +81,7 @@ def intent_replay_key(*, principal: str, client_correlation_id: str, method: str
     """The replay key of an HTTP intent (A-82): there is no run, so that field alone is empty."""
     logical_request_key = f"{principal}/{client_correlation_id}"
     fields = (PROTOCOL_VERSION, logical_request_key, method, target, payload, principal, "")
-    return digest(REPLAY_KEY_TAG, *(field.encode() for field in fields))
+    return digest(REPLAY_KEY_TAG, *map(str.encode, fields))
 
 
 def seal_context(service: str, subject: str, part: str) -> bytes:

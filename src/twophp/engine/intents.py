@@ -38,11 +38,6 @@ _DESTROY_PAYLOAD: Final[Seals] = {"payload": None}
 _ANY_POLICY: Final = Policy.standard()  # For what is not there, every policy says the same.
 
 
-def nothing_follows(_decision: Decision) -> tuple[Put, ...]:
-    """The default: a decision stands alone."""
-    return ()
-
-
 class Intents:
     """The intents of one service."""
 
@@ -52,7 +47,7 @@ class Intents:
         vault: Vault,
         writer: Writer,
         *,
-        follow: Follow = nothing_follows,
+        follow: Follow | None = None,
         observer: Observer = SILENT,
         quota: Quota | None = None,
         resolves: bool = True,
@@ -68,9 +63,7 @@ class Intents:
 
     # The four changes of a handshake hand on the coroutine of ``_decide``: a frame less each, on the hottest path.
 
-    def register(
-        self, command: Register, payload: bytes, policy: Policy, *, follow: Follow = nothing_follows
-    ) -> Deciding:
+    def register(self, command: Register, payload: bytes, policy: Policy, *, follow: Follow | None = None) -> Deciding:
         """Phase 1: payload, record, ledger row and history become durable together, or none does (draft §9.5)."""
         key = by_logical_key(command.principal, command.client_correlation_id)
         context = self._context(command.server_correlation_id, "payload")
@@ -133,7 +126,7 @@ class Intents:
         command: Command,
         policy: Policy | PolicyOf,
         seals: Seals = _NO_SEALS,
-        follow: Follow = nothing_follows,
+        follow: Follow | None = None,
         statements: tuple[Statement, ...] = (),
         keys: tuple[Key, ...] = (),
     ) -> Decision:
@@ -173,11 +166,13 @@ class Intents:
         intent: Intent,
         decision: Decision,
         seals: Seals,
-        follow: Follow,
+        follow: Follow | None,
         statements: tuple[Statement, ...],
     ) -> Change:
         """Everything a decision makes durable. A refusal keeps no payload, though it may age the intent."""
-        more = self._follow(decision) + follow(decision)
+        more = () if self._follow is None else self._follow(decision)
+        if follow is not None:
+            more += follow(decision)
         if intent.phase is Phase.ABSENT:
             return Change(answer=decision, puts=more, drops=(key_of(intent),), journal=decision.steps)
         if type(decision.verdict) is Refuse:

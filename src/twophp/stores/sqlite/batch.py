@@ -7,26 +7,26 @@ touched is written once, as it is in the end; its history is written line by lin
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from twophp.core.errors import StoreError
-from twophp.core.records import Instant, JournalEvent, Key
-from twophp.ports import Change, Clock, Put, Statement
+from twophp.core.records import Instant, JournalEvent, Key, Sealed
+from twophp.ports import Change, Clock, Decide, Part, Put, Statement
 from twophp.stores.journal import hash_line
 from twophp.stores.sqlite.known import Known, Slot
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, Row, entry_changes
+from twophp.stores.sqlite.table import Row
+from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, WHOLE_KEYS, entry_changes
 from twophp.stores.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import apsw
-
-    from twophp.stores.sqlite.writer import Job
 
 _encode: Final = msgspec.json.Encoder().encode
 _READ_HEAD: Final = sql("read_head")
@@ -38,6 +38,23 @@ _DESTROY_SEAL: Final = sql("destroy_seal")
 _DESTROY_SEALS: Final = sql("destroy_seals")
 _APPEND_JOURNAL: Final = sql("append_journal")
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
+
+
+Job: TypeAlias = tuple[Sequence[Key], Decide, Future[Any]]
+"""One caller's wish: what to read, how to decide, whom to tell."""
+
+
+class Failure:
+    """What to raise to a caller instead of an answer."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        # The one exception that a future cannot carry.
+        self.error = RuntimeError(f"decide raised {error!r}") if isinstance(error, StopIteration) else error
+
+
+Outcome: TypeAlias = Any | Failure
 
 
 class Head(NamedTuple):
@@ -77,25 +94,27 @@ class Batch:
         self._lines: list[Row] = []
         self.changed = False
 
-    def run(self, jobs: Sequence[Job]) -> None:
-        """Decide every job and write what was decided. Raises what the database raises; then nothing is kept."""
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Decide every job, write what was decided, and say what to answer once it is durable.
+
+        Raises what the database raises; then nothing is kept.
+        """
         self._read(jobs)
         view = View((), self._slots, self.now)
-        for job in jobs:
-            view.keys = job.keys
+        outcomes: list[Outcome] = []
+        for keys, decide, _done in jobs:
+            view.keys = keys
             try:
-                change = job.decide(view)
-            except StopIteration as error:  # The one exception that a future cannot carry.
-                job.error = RuntimeError(f"decide raised {error!r}")
-                continue
+                change = decide(view)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
-                job.error = error
+                outcomes.append(Failure(error))
                 continue
-            job.answer = change.answer
+            outcomes.append(change.answer)
             if change.puts or change.drops or change.journal or change.statements:
                 self._apply(change)
         if self.changed:
             self._write()
+        return outcomes
 
     def flushed(self) -> None:
         """COMMIT is through: what was written is known."""
@@ -103,11 +122,12 @@ class Batch:
 
     def _read(self, jobs: Sequence[Job]) -> None:
         slots, has = self._slots, self._known.has
-        wanted: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
-        for job in jobs:
-            for key in job.keys:
+        wanted: defaultdict[str, list[Any]] = defaultdict(list)
+        for keys, _decide, _done in jobs:
+            for key in keys:
                 if not has(key):
-                    wanted[key[0]].append(key[1])
+                    by, values = key
+                    wanted[by].append(values if by in WHOLE_KEYS else values[0])
         for by, all_values in wanted.items():
             table = TABLE_OF_KEY[by]
             for row in self._execute(table.reads[by], (_encode(all_values).decode(),)):
@@ -119,17 +139,16 @@ class Batch:
     def _apply(self, change: Change) -> None:
         self.changed = True
         for put in change.puts:
-            slot = self._put(put)
-            for event in put.journal:
-                self._chain(slot.id, event)
+            self._chain(self._put(put), put.journal)
         for key in change.drops:
             self._drop(key)
-        for event in change.journal:
-            self._chain(_NO_RECORD, event)
+        if change.journal:
+            self._chain(_NO_RECORD, change.journal)
         if change.statements:
             self._statements.extend(change.statements)
 
-    def _put(self, put: Put) -> Slot:
+    def _put(self, put: Put) -> int:
+        """Take the record's next version up, and say under which id it is kept."""
         record = put.record
         keys = record.keys()
         slot = self._slots.get(keys[0])
@@ -148,7 +167,7 @@ class Batch:
                 raise StoreError(f"{keys[0]}: a ledger row changes with a line of history", code="bad_change")
             slot.entry = put.entry
             slot.entry_is_new = slot.entry_is_new or put.entry.version == 1
-        return slot
+        return slot.id
 
     def _drop(self, key: Key) -> None:
         """Forget the record. Its ledger row and its history still say what became of it."""
@@ -175,15 +194,15 @@ class Batch:
         self._next_id = id_ + 1
         return id_
 
-    def _chain(self, record: int, event: JournalEvent) -> None:
-        self._seq += 1
-        line = (self._seq, record, *msgspec.structs.astuple(event))
-        self._hash = hash_line(self._hash, line)
-        self._lines.append((*line, self._hash))
+    def _chain(self, record: int, events: Iterable[JournalEvent]) -> None:
+        for event in events:
+            self._seq += 1
+            line = (self._seq, record, *astuple(event))
+            self._hash = hash_line(self._hash, line)
+            self._lines.append((*line, self._hash))
 
     def _write(self) -> None:
-        for slot in self._dirty:
-            self._collect(slot)
+        self._collect()
         if self._lines:
             self._takes[_APPEND_JOURNAL] = self._lines
         for statements in (self._frees, self._takes):
@@ -196,24 +215,28 @@ class Batch:
             self._executemany(extra.sql, extra.rows)
         self._execute(_WRITE_HEAD, (self._seq, self._hash, self.now, self._next_id))
 
-    def _collect(self, slot: Slot) -> None:
+    def _collect(self) -> None:
         """The rows to write. A record that was dropped again still leaves its ledger row as it was put last."""
-        entry = slot.entry
-        if not slot.is_dropped:
-            self._collect_record(slot)
-        if entry is not None and slot.entry_is_new:
-            self._takes[_INSERT_ENTRY].append((slot.id, *msgspec.structs.astuple(entry)))
-        elif entry is not None:
-            self._takes[_UPDATE_ENTRY].append((*entry_changes(entry), slot.id))
-
-    def _collect_record(self, slot: Slot) -> None:
-        table, record = slot.table, slot.record
-        if slot.is_new:
-            self._takes[table.insert].append((slot.id, *table.row(record)))
-        else:
-            self._frees[table.update].append((*table.changes(record), slot.id))
-        for part, sealed in slot.seals.items() if slot.seals else ():
-            if sealed is None:
-                self._frees[_DESTROY_SEAL].append((slot.id, part))
+        frees, takes = self._frees, self._takes
+        for slot in self._dirty:
+            id_, table, record, entry = slot.id, slot.table, slot.record, slot.entry
+            if slot.is_dropped:
+                pass
+            elif slot.is_new:
+                takes[table.insert].append((id_, *table.row(record)))
             else:
-                self._takes[_KEEP_SEAL].append((slot.id, part, sealed))
+                frees[table.update].append((*table.changes(record), id_))
+            if entry is not None:
+                if slot.entry_is_new:
+                    takes[_INSERT_ENTRY].append((id_, *astuple(entry)))
+                else:
+                    takes[_UPDATE_ENTRY].append((*entry_changes(entry), id_))
+            if slot.seals and not slot.is_dropped:
+                self._collect_seals(id_, slot.seals)
+
+    def _collect_seals(self, id_: int, seals: Mapping[Part, Sealed | None]) -> None:
+        for part, sealed in seals.items():
+            if sealed is None:
+                self._frees[_DESTROY_SEAL].append((id_, part))
+            else:
+                self._takes[_KEEP_SEAL].append((id_, part, sealed))

@@ -15,7 +15,7 @@ import apsw
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Key, Record, Sealed
 from twophp.ports import Part
-from twophp.stores.sqlite.tables import Table
+from twophp.stores.sqlite.table import Table
 
 GENERATION: Final = 8_192  # keys; two generations are kept, so memory does not grow with what is stored
 

@@ -1,5 +1,5 @@
--- Every statement the store runs, by name. A read for a batch takes its keys as one JSON array of arrays; CROSS JOIN
--- keeps the planner from turning the loop around.
+-- Every statement the store runs, by name. A read for a batch takes its keys as one JSON array, of strings where the
+-- first value alone finds the rows, else of arrays; CROSS JOIN keeps the planner from turning the loop around.
 
 -- name: begin
 BEGIN IMMEDIATE;
@@ -37,13 +37,8 @@ SELECT value FROM meta WHERE name = ?;
 -- name: keep_meta
 INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING;
 
--- name: intents_by_pair
-SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent
-ON client_correlation_id = wanted.value ->> 0 AND server_correlation_id = wanted.value ->> 1;
-
--- name: intents_by_logical_key
-SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent
-ON client_correlation_id = wanted.value ->> 0 AND principal = wanted.value ->> 1;
+-- name: intents_by_client_id
+SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent ON client_correlation_id = wanted.value;
 
 -- name: intents_due
 SELECT client_correlation_id, server_correlation_id FROM intent WHERE due_at < ? ORDER BY due_at LIMIT ?;
@@ -59,7 +54,7 @@ UPDATE intent SET phase = ?, version = ?, confirmed_at = ?, settled_at = ?, stat
 DELETE FROM intent WHERE id = ?;
 
 -- name: obligations_by_id
-SELECT obligation.* FROM json_each(?) AS wanted CROSS JOIN obligation ON obligation_id = wanted.value ->> 0;
+SELECT obligation.* FROM json_each(?) AS wanted CROSS JOIN obligation ON obligation_id = wanted.value;
 
 -- name: obligations_by_flow_and_key
 SELECT obligation.* FROM json_each(?) AS wanted CROSS JOIN obligation
@@ -79,7 +74,7 @@ UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, du
 DELETE FROM obligation WHERE id = ?;
 
 -- name: jobs_by_id
-SELECT job.* FROM json_each(?) AS wanted CROSS JOIN job ON job_id = wanted.value ->> 0;
+SELECT job.* FROM json_each(?) AS wanted CROSS JOIN job ON job_id = wanted.value;
 
 -- name: jobs_due
 SELECT job_id FROM job WHERE due_at < ? ORDER BY due_at LIMIT ?;
@@ -94,7 +89,7 @@ UPDATE job SET state = ?, version = ?, attempts = ?, due_at = ?, last_error = ? 
 DELETE FROM job WHERE id = ?;
 
 -- name: calls_by_client_id
-SELECT call.* FROM json_each(?) AS wanted CROSS JOIN call ON client_correlation_id = wanted.value ->> 0;
+SELECT call.* FROM json_each(?) AS wanted CROSS JOIN call ON client_correlation_id = wanted.value;
 
 -- name: calls_due
 SELECT client_correlation_id FROM call WHERE due_at < ? ORDER BY due_at LIMIT ?;
@@ -111,7 +106,7 @@ UPDATE call SET stage = ?, version = ?, row_version = ?, server_correlation_id =
 DELETE FROM call WHERE id = ?;
 
 -- name: quotas_by_principal
-SELECT quota.* FROM json_each(?) AS wanted CROSS JOIN quota ON principal = wanted.value ->> 0;
+SELECT quota.* FROM json_each(?) AS wanted CROSS JOIN quota ON principal = wanted.value;
 
 -- name: insert_quota
 INSERT INTO quota VALUES (?, ?, ?, ?, ?);
@@ -123,7 +118,7 @@ UPDATE quota SET open_intents = ?, open_bytes = ?, version = ? WHERE id = ?;
 DELETE FROM quota WHERE id = ?;
 
 -- name: budgets_by_flow
-SELECT budget.* FROM json_each(?) AS wanted CROSS JOIN budget ON flow = wanted.value ->> 0;
+SELECT budget.* FROM json_each(?) AS wanted CROSS JOIN budget ON flow = wanted.value;
 
 -- name: insert_budget
 INSERT INTO budget VALUES (?, ?, ?, ?);
@@ -135,7 +130,7 @@ UPDATE budget SET reserved = ?, version = ? WHERE id = ?;
 DELETE FROM budget WHERE id = ?;
 
 -- name: fences_by_resource
-SELECT fence.* FROM json_each(?) AS wanted CROSS JOIN fence ON resource = wanted.value ->> 0;
+SELECT fence.* FROM json_each(?) AS wanted CROSS JOIN fence ON resource = wanted.value;
 
 -- name: insert_fence
 INSERT INTO fence VALUES (?, ?, ?, ?, ?);

@@ -16,7 +16,8 @@ from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import migrate, open_connection, translate
 from twophp.stores.sqlite.questions import asked, obligations_asked
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import OBLIGATIONS, TABLE_OF_KEY, TABLES, Row, Table, entry_of, line_of
+from twophp.stores.sqlite.table import Row, Table
+from twophp.stores.sqlite.tables import OBLIGATIONS, TABLE_OF_KEY, TABLES, entry_of, line_of
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:

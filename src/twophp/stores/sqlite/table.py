@@ -16,7 +16,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """The statements and the two conversions of one kind of record."""
 
     kind: str
-    reads: dict[str, str]  # by what -> the statement that finds all wanted rows at once
+    reads: dict[str, str]  # by what -> the statement that finds all wanted rows at once, and at times some more
     identity: str  # the key whose values ``due`` returns and the two after it take
     due: str = ""  # Empty where a kind is never due, sealed or written about.
     seal: str = ""

@@ -81,7 +81,7 @@ entry_changes: Final = attrgetter(
 
 INTENTS: Final = Table(
     kind=INTENT,
-    reads={BY_PAIR: sql("intents_by_pair"), BY_LOGICAL_KEY: sql("intents_by_logical_key")},
+    reads=dict.fromkeys((BY_PAIR, BY_LOGICAL_KEY), sql("intents_by_client_id")),  # Nearly always one row.
     due=sql("intents_due"),
     identity=BY_PAIR,
     seal=sql("seal_of_intent"),
@@ -183,3 +183,5 @@ TABLE_OF_RECORD: Final[dict[type, Table]] = {
     **REGISTRAR_TABLES,
 }
 TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLE_OF_RECORD.values() for by in table.reads}
+# The keys that are looked for by all their values; for the others the first is enough.
+WHOLE_KEYS: Final = {by for table in TABLE_OF_KEY.values() for by, read in table.reads.items() if "->>" in read}

@@ -26,7 +26,8 @@ from twophp.core.records import JournalEvent
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, TABLES, Row, Table, entry_of
+from twophp.stores.sqlite.table import Row, Table
+from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, TABLES, entry_of
 
 FINDINGS_NAMED: Final = 100
 PROGRESS_EVERY: Final = 1_000

@@ -21,7 +21,7 @@ import apsw
 
 from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.ports import Load
-from twophp.stores.sqlite.batch import Batch, read_head
+from twophp.stores.sqlite.batch import Batch, Failure, Job, Outcome, read_head
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
 from twophp.stores.sqlite.known import Known
 from twophp.stores.sqlite.sql import sql
@@ -38,19 +38,6 @@ QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
 QUICK_COMMIT_S: Final = 0.003  # Slower than that, and the loop must not wait for it.
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints write hot pages less often.
-
-
-class Job:
-    """One caller's wish and what became of it."""
-
-    __slots__ = ("answer", "decide", "done", "error", "keys")
-
-    def __init__(self, keys: Sequence[Key], decide: Decide, done: asyncio.Future[Any]) -> None:
-        self.keys = keys
-        self.decide = decide
-        self.done = done
-        self.answer: Any = None
-        self.error: Exception | None = None
 
 
 class Writer:
@@ -86,11 +73,11 @@ class Writer:
             message = f"{self._capacity} changes are waiting for the disk"
             raise StoreOverloaded(message)
         loop = asyncio.get_running_loop()
-        job = Job(keys, decide, loop.create_future())
-        self._waiting.append(job)
+        done = loop.create_future()
+        self._waiting.append((keys, decide, done))
         if self._drain is None:
             self._drain = loop.create_task(self._work())
-        return job.done
+        return done
 
     def load(self) -> Load:
         """See ``Store.load``."""
@@ -117,14 +104,7 @@ class Writer:
                 self._latest_batch = len(jobs)
                 self._batches += 1
                 self._changes += len(jobs)
-                await self._flush(jobs)
-                for job in jobs:
-                    if job.done.done():  # A caller that gave up waiting is no reason to stop.
-                        continue
-                    if job.error is None:
-                        job.done.set_result(job.answer)
-                    else:
-                        job.done.set_exception(job.error)
+                _tell(jobs, await self._flush(jobs))
                 if self._log_pages >= CHECKPOINT_PAGES:
                     await self._checkpoint()
         finally:
@@ -136,21 +116,21 @@ class Writer:
             seen = len(self._waiting)
             await asyncio.sleep(0)
 
-    async def _flush(self, jobs: list[Job]) -> None:
+    async def _flush(self, jobs: list[Job]) -> list[Outcome]:
         """One transaction for all; if a change cannot be written, one savepoint for each, so one harms nobody."""
         try:
             await self._begin()
             self._known.refresh()
             batch = None
             try:
-                batch = self._run(jobs)
+                batch, outcomes = self._run(jobs)
                 changed = batch.changed
             except Exception as error:
                 if is_outside_fault(error):
                     raise
                 self._connection.execute(sql("rollback"))
                 await self._begin()
-                changed = self._run_one_by_one(jobs)
+                changed, outcomes = self._run_one_by_one(jobs)
             if changed:
                 await self._commit()
                 if batch is not None:
@@ -158,7 +138,9 @@ class Writer:
             else:
                 self._connection.execute(sql("rollback"))
         except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
-            self._fail(jobs, error)
+            self._undo(error)
+            return [Failure(_for_a_caller(error)) for _job in jobs]
+        return outcomes
 
     async def _begin(self) -> None:
         """Take the write lock: at once if it is free, else wait for it off the loop."""
@@ -171,29 +153,30 @@ class Writer:
             self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             await self._off_loop(sql("begin"))
 
-    def _run(self, jobs: list[Job]) -> Batch:
+    def _run(self, jobs: list[Job]) -> tuple[Batch, list[Outcome]]:
         batch = Batch(self._connection, self._clock, self._known)
         self._latest = batch.now
-        batch.run(jobs)
-        return batch
+        return batch, batch.run(jobs)
 
-    def _run_one_by_one(self, jobs: list[Job]) -> bool:
+    def _run_one_by_one(self, jobs: list[Job]) -> tuple[bool, list[Outcome]]:
         """Nothing of it is kept in what is known: each small batch has a slot of its own for the same record."""
         changed = False
+        outcomes: list[Outcome] = []
         for job in jobs:
-            job.error = None
             self._known.forget()  # The batch that failed, and the one before this, left their marks in what was known.
             self._connection.execute(sql("savepoint"))
             try:
-                changed |= self._run([job]).changed
+                batch, told = self._run([job])
+                changed |= batch.changed
             except Exception as error:
                 if is_outside_fault(error):
                     raise
                 self._connection.execute(sql("rollback_to_savepoint"))
-                job.error = _for_a_caller(error)
+                told = [Failure(_for_a_caller(error))]
+            outcomes += told
             self._connection.execute(sql("release_savepoint"))
         self._known.forget()
-        return changed
+        return changed, outcomes
 
     async def _commit(self) -> None:
         """Flush; in the thread, unless nobody else waits and the disk is quick: then the hop would cost more."""
@@ -228,7 +211,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._connection.execute, statement)
 
-    def _fail(self, jobs: list[Job], error: Exception) -> None:
+    def _undo(self, error: Exception) -> None:
         """Nobody is told yes. Whatever is half done in the connection is undone, or the handle is given up."""
         self._known.forget()
         try:
@@ -238,12 +221,20 @@ class Writer:
             self._poison = self._poison or StorePoisoned(f"a rollback failed: {worse}; open the database anew")
         if not isinstance(error, apsw.Error | TwoPHPError):
             log.error("a batch failed", exc_info=error)
-        for job in jobs:
-            job.error = _for_a_caller(error)
 
     def _count_log_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
         return apsw.SQLITE_OK
+
+
+def _tell(jobs: list[Job], outcomes: list[Outcome]) -> None:
+    for (_keys, _decide, done), outcome in zip(jobs, outcomes, strict=True):
+        if done.done():  # A caller that gave up waiting is no reason to stop.
+            continue
+        if type(outcome) is Failure:
+            done.set_exception(outcome.error)
+        else:
+            done.set_result(outcome)
 
 
 def _for_a_caller(error: Exception) -> TwoPHPError:
