@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from twophp.core.errors import ConfigError
-from twophp.core.fence import FENCING, StaleToken, by_resource, is_current, raised
+from twophp.core.fence import FENCING, Fence, StaleToken, by_resource, is_current, raised
 from twophp.core.obligation import Commit, Decision, Rollback, admitted, by_flow_and_key
 from twophp.core.records import Instant
-from twophp.engine.obligations import Obligations, Wanted
+from twophp.engine.obligations import Obligations
 from twophp.ports import Change, Put, Records, Statement, Store
 
 
@@ -37,35 +36,14 @@ class Fencing:
         """Hold a resource, with a token higher than any before. Raises ERR_OBL_DUPLICATE_RESERVE while another does."""
         if not resource:
             raise ConfigError("a resource needs a name", code="bad_resource")
-        wanted = self._with_token(
-            resource, self._obligations.reserving(FENCING, payload, trace_id, key=resource, timeout_ms=timeout_ms)
-        )
+        wanted = self._obligations.reserving(FENCING, payload, trace_id, resource, timeout_ms)
+        key = by_resource(resource)
+        wanted.keys = (*wanted.keys, key)
+        wanted.then = lambda records, made: _with_token(records.get(key), resource, made)
         decision = admitted(await self._obligations.make(wanted), f"resource {resource!r}")
         held = decision.obligation
         assert held is not None
         return Token(resource, decision.steps[-1].fence, held.obligation_id, held.overdue_at)
-
-    def _with_token(self, resource: str, reserving: Wanted) -> Wanted:
-        """The same change, in which the token rises as well; the audit line of the reserve shows it."""
-        key, reserve = by_resource(resource), reserving.decide
-
-        def change(records: Records) -> Change:
-            made = reserve(records)
-            decision: Decision = made.answer
-            if not decision.changed or decision.obligation is None or decision.code is not None:
-                return made
-            fence = raised(records.get(key), resource, decision.obligation.obligation_id)
-            line = msgspec.structs.replace(decision.steps[-1], fence=fence.token)
-            told = msgspec.structs.replace(decision, steps=(*decision.steps[:-1], line))
-            puts = tuple(
-                msgspec.structs.replace(put, journal=(line,)) if put.record is decision.obligation else put
-                for put in made.puts
-            )
-            return msgspec.structs.replace(made, answer=told, puts=(*puts, Put(record=fence)))
-
-        reserving.keys = (*reserving.keys, key)
-        reserving.decide = change
-        return reserving
 
     async def check(self, resource: str, number: int) -> None:
         """Raise StaleToken unless this very token holds the resource now. For whatever the resource protects."""
@@ -77,7 +55,7 @@ class Fencing:
         if not await self._store.transact(keys, look):
             raise StaleToken(f"token {number} does not hold {resource!r}")
 
-    async def release(self, token: Token, trace_id: str, *, apply: Sequence[Statement] = ()) -> Decision:
+    async def release(self, token: Token, trace_id: str, *, apply: tuple[Statement, ...] = ()) -> Decision:
         """Let go after the work is done. ``apply`` is written only if the token still holds: both or neither."""
         wanted = self._obligations.settling(token.obligation_id, Commit(trace_id=trace_id), apply)
         return admitted(await self._obligations.make(wanted), f"token {token.number} of {token.resource!r}")
@@ -86,3 +64,16 @@ class Fencing:
         """Let go without having done it. Always succeeds for whoever has not released it."""
         wanted = self._obligations.settling(token.obligation_id, Rollback(trace_id=trace_id))
         return admitted(await self._obligations.make(wanted), f"token {token.number} of {token.resource!r}")
+
+
+def _with_token(fence: Fence | None, resource: str, made: Change) -> Change:
+    """The same change, in which the token rises as well; the audit line of the reserve shows it."""
+    decision: Decision = made.answer
+    held = decision.obligation
+    if not decision.changed or held is None or decision.code is not None:
+        return made
+    after = raised(fence, resource, held.obligation_id)
+    line = msgspec.structs.replace(decision.steps[-1], fence=after.token)
+    puts = (msgspec.structs.replace(put, journal=(line,)) if put.record is held else put for put in made.puts)
+    told = msgspec.structs.replace(decision, steps=(*decision.steps[:-1], line))
+    return msgspec.structs.replace(made, answer=told, puts=(*puts, Put(record=after)))

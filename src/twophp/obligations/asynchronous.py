@@ -53,7 +53,7 @@ class AsyncObligationTracker:
     async def commit(self, obligation_id: str, trace_id: str | None = None, *, apply: Apply = ()) -> Decision:
         """See ``ObligationTracker.commit``."""
         commit = self._runtime.obligations.commit
-        decision = await commit(obligation_id, trace_of(trace_id), apply=statements(apply))
+        decision = await commit(obligation_id, trace_of(trace_id), statements(apply))
         return admitted(decision, f"obligation {obligation_id}")
 
     async def rollback(self, obligation_id: str, trace_id: str | None = None, *, strict: bool = False) -> Decision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict
 
 from twophp.core.errors import ConfigError, StoreError
 from twophp.core.job import DEFAULT_TRIES, Tries
@@ -16,10 +16,11 @@ from twophp.engine.fencing import Fencing
 from twophp.engine.obligation_rules import SCAN_INTERVAL_S, Rules, rules_for
 from twophp.engine.obligations import Obligations, Told
 from twophp.engine.outbox import Outbox, Wait, wait_for_news
-from twophp.ports import Clock, Statement
+from twophp.ports import Clock, Statement, Vault
 from twophp.stores.clock import ids_in_order, system_clock
 from twophp.stores.keys import Keys
 from twophp.stores.urls import open_store, open_vault
+from twophp.stores.vault import ClearVault
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -84,14 +85,19 @@ class Runtime:
             await store.close()
             message = f"{self.url} belongs to the service {owner!r}; give the tracker a store of its own"
             raise ConfigError(message, code="other_service")
-        vault = open_vault(self.url, self._keys, clock=self._clock)
+        vault = self._vault()
         self.outbox = self._outbox(vault) if self.rules.owes else None
         self.obligations = Obligations(
             store, vault, owner, mint=ids_in_order(), rules=self.rules, outbox=self.outbox, told=self._told
         )
         self.fencing = Fencing(store, self.obligations)
 
-    def _outbox(self, vault: Any) -> Outbox:
+    def _vault(self) -> Vault:
+        if self.url == "memory:" and self._keys is None:
+            return ClearVault()
+        return open_vault(self.url, self._keys, clock=self._clock)
+
+    def _outbox(self, vault: Vault) -> Outbox:
         deliver = {"effect": act_deliverer(self.rules.effects), "release": act_deliverer(self.rules.releases)}
         return Outbox(self.store, vault, self._service, deliver=deliver, tries=self._tries, wait=self._wait)
 

@@ -93,7 +93,7 @@ class ObligationTracker:
         Raises ERR_OBL_LEAK_TIMEOUT at or over the timeout, whether or not a scan has come by.
         """
         trace = trace_id if trace_id is not None else trace_of(trace_id)
-        wanted = self._obligations.commit(obligation_id, trace, apply=statements(apply))
+        wanted = self._obligations.commit(obligation_id, trace, statements(apply))
         decision: Decision = self._run(wanted)
         return decision if decision.code is None else admitted(decision, f"obligation {obligation_id}")
 

@@ -199,6 +199,8 @@ class MemoryStore:
             slot = self._seen(slot, named)
         if slot is None:
             raise StoreError(f"{key}: there is no record to drop", code="bad_change")
+        if isinstance(slot.record, WrittenOnce):
+            raise StoreError(f"{key}: what is written once stays", code="constraint")
         self._move(slot, slot.record, ())
         for part in _PARTS:
             self._set(self._seals, (slot.id, part), _NOTHING)

@@ -1,0 +1,208 @@
+"""What a command about obligations makes durable, all of it in one change.
+
+A ``Wanted`` is such a change before it is made: the keys that it names and, called inside the transaction, the decision
+with everything that follows from it: records and audit lines, the sealed payload, what is owed to others, the place in
+a budget. What it turns out to need it asks for by raising; whoever makes it sees to that and calls it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from twophp.core.budget import by_flow, spent_after
+from twophp.core.obligation import Commit, Decision, Obligation, Reserve, Rollback, Scan, State, decide
+from twophp.core.records import Instant, JournalEvent, Key, Sealed
+from twophp.engine.effects import letter_for
+from twophp.engine.obligation_rules import Rules
+from twophp.engine.outbox import Outbox
+from twophp.ports import Change, Part, Put, Records, Statement
+
+_COMMITTED, _ROLLED_BACK, _RESERVED = State.COMMITTED, State.ROLLED_BACK, State.RESERVED
+
+Seals: TypeAlias = Mapping[Part, Sealed | None]
+NO_SEALS: Final[Seals] = {}
+_DESTROYED: Final[Seals] = {"payload": None}
+_NO_PAYLOADS: Final[Mapping[str, bytes]] = {}
+
+Then: TypeAlias = Callable[[Records, Change], Change]
+"""What else becomes durable with a change, such as a fencing token. Pure, as the decision is."""
+
+
+class NeedsKey(Exception):
+    """The transaction must also name this key; nothing was written."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class NeedsPayload(Exception):
+    """What is owed must be read first; nothing was written."""
+
+    def __init__(self, obligation_id: str) -> None:
+        super().__init__(obligation_id)
+        self.obligation_id = obligation_id
+
+
+class Wanted:
+    """A change that is to be made, and what was found out for it. A ``Decide``; no closure, so it leaves no cycle."""
+
+    __slots__ = ("_follows", "keys", "payloads", "reads", "then")
+
+    def __init__(self, follows: Consequences, keys: tuple[Key, ...], reads: tuple[str, ...] = ()) -> None:
+        self._follows = follows
+        self.keys = keys
+        self.reads = reads  # The obligations whose payload it may have to hand on ...
+        self.payloads = _NO_PAYLOADS  # ... and what was read of them.
+        self.then: Then | None = None
+
+    def __call__(self, records: Records) -> Change:
+        """Decide, and say everything that follows."""
+        made = self.decided(records)
+        return made if self.then is None else self.then(records, made)
+
+    def decided(self, records: Records) -> Change:
+        """The decision of this very change."""
+        raise NotImplementedError
+
+
+class Reserving(Wanted):
+    """Records a tentative effect. The first key is the new obligation's, the second whoever may be in the way."""
+
+    __slots__ = ("_command", "_seals")
+
+    def __init__(self, follows: Consequences, keys: tuple[Key, ...], command: Reserve, seals: Seals) -> None:
+        super().__init__(follows, keys)
+        self._command = command
+        self._seals = seals
+
+    def decided(self, records: Records) -> Change:
+        """See ``Wanted``."""
+        command, follows = self._command, self._follows
+        holder = records.get(self.keys[0])
+        if holder is None and command.key:
+            holder = records.get(self.keys[1])
+        decision = decide(holder, command, records.now, follows.rules.flows)
+        return follows.of(self, records, decision, self._seals)
+
+
+class Settling(Wanted):
+    """Commits or rolls back the obligation under the first key."""
+
+    __slots__ = ("_apply", "command")
+
+    def __init__(
+        self,
+        follows: Consequences,
+        keys: tuple[Key, ...],
+        command: Commit | Rollback,
+        apply: tuple[Statement, ...] = (),
+    ) -> None:
+        super().__init__(follows, keys, keys[0].values)
+        self.command = command
+        self._apply = apply
+
+    def decided(self, records: Records) -> Change:
+        """See ``Wanted``."""
+        decision = decide(records.get(self.keys[0]), self.command, records.now)
+        made = self._follows.of(self, records, decision, NO_SEALS)
+        if self._apply and decision.code is None:  # A refusal applies nothing, whatever else it changed (A-73).
+            return msgspec.structs.replace(made, statements=self._apply)
+        return made
+
+
+class Leaking(Wanted):
+    """Rolls back those of ``visited`` that are at or over their timeout. Its answer is a list of decisions."""
+
+    __slots__ = ("_command", "_visited")
+
+    def __init__(self, follows: Consequences, visited: tuple[Key, ...], more: tuple[Key, ...], command: Scan) -> None:
+        super().__init__(follows, (*visited, *more), tuple(key.values[0] for key in visited))
+        self._visited = visited
+        self._command = command
+
+    def decided(self, records: Records) -> Change:
+        """See ``Wanted``."""
+        decisions = [decide(records.get(key), self._command, records.now) for key in self._visited]
+        return self._follows.of_all(self, records, [one for one in decisions if one.changed])
+
+
+class Consequences:
+    """What follows from decisions, by a service's rules. Without an outbox nothing is owed."""
+
+    def __init__(self, rules: Rules, outbox: Outbox | None) -> None:
+        self.rules = rules
+        self.outbox = outbox
+        self.budget_keys = tuple(by_flow(flow) for flow in rules.budgets)
+        # Where nothing is owed and nothing is counted, a change is the record and its line, and nothing else.
+        self._is_plain = outbox is None and not rules.budgets
+
+    def of(self, wanted: Wanted, records: Records, decision: Decision, seals: Seals) -> Change:
+        """Everything that one decision makes durable."""
+        if not decision.changed:
+            return Change(answer=decision)
+        obligation = decision.obligation
+        assert obligation is not None
+        if self._is_plain and decision.leaked is None and not obligation.counted:
+            kept = _DESTROYED if obligation.state is _ROLLED_BACK else seals
+            return Change(answer=decision, puts=(Put(record=obligation, journal=decision.steps, seals=kept),))
+        return msgspec.structs.replace(self.of_all(wanted, records, [decision], seals), answer=decision)
+
+    def of_all(
+        self, wanted: Wanted, records: Records, decisions: Sequence[Decision], seals: Seals = NO_SEALS
+    ) -> Change:
+        """Everything that these decisions make durable: records and lines, then what is owed, then the budgets."""
+        changed = [(record, decision.steps) for decision in decisions for record in decision.records]
+        puts = [_put(record, steps, seals) for record, steps in changed]
+        puts += [put for record, _steps in changed for put in self._owed(wanted, record, records.now)]
+        counts, gone = self._counts(wanted, records, [record for record, _steps in changed])
+        return Change(answer=decisions, puts=(*puts, *counts), drops=gone)
+
+    def _owed(self, wanted: Wanted, settled: Obligation, now: Instant) -> Iterable[Put]:
+        acts: Mapping[str, Any] = {_COMMITTED: self.rules.effects, _ROLLED_BACK: self.rules.releases}.get(
+            settled.state, {}
+        )
+        if self.outbox is None or settled.flow not in acts:
+            return ()
+        payload = wanted.payloads.get(settled.obligation_id)
+        if payload is None:
+            raise NeedsPayload(settled.obligation_id)
+        return (self.outbox.put_for(letter_for(settled, payload), now),)
+
+    def _counts(
+        self, wanted: Wanted, records: Records, changed: Sequence[Obligation]
+    ) -> tuple[list[Put], tuple[Key, ...]]:
+        """One more for what was reserved under a budget, one less for what was and is settled now."""
+        puts: list[Put] = []
+        drops: list[Key] = []
+        for flow, more in _differences(changed).items():
+            key = by_flow(flow)
+            if key not in wanted.keys:
+                raise NeedsKey(key)
+            spent = records.get(key)
+            after = spent_after(spent, flow, more, self.rules.budgets.get(flow))
+            if after is not None:
+                puts.append(Put(record=after))
+            elif spent is not None:
+                drops.append(key)
+        return puts, tuple(drops)
+
+
+def _put(record: Obligation, steps: tuple[JournalEvent, ...], seals: Seals) -> Put:
+    """The record with its own line. What was rolled back keeps nothing of its payload (A-62)."""
+    about = tuple(step for step in steps if step.subject == record.obligation_id)
+    kept = seals if record.state is _RESERVED else _DESTROYED if record.state is _ROLLED_BACK else NO_SEALS
+    return Put(record=record, journal=about, seals=kept)
+
+
+def _differences(changed: Sequence[Obligation]) -> dict[str, int]:
+    """By how much each flow's count changes."""
+    found: Counter[str] = Counter()
+    for after in changed:
+        if after.counted:
+            found[after.flow] += 1 if after.state is _RESERVED else -1
+    return {flow: more for flow, more in found.items() if more}
