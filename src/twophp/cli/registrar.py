@@ -183,13 +183,9 @@ def audit(url_or_path: str, logical_request_key: str | None, limit: int, *, as_j
 def check(ctx: click.Context, url_or_path: str, *, as_json: bool) -> None:
     """Prove that nothing consumed has disappeared, by every other row and by the whole journal."""
     path = sqlite_path(url_or_path)
-    erased = sorted(
-        {
-            key
-            for by_history in (False, True)
-            for key in _look(path, lambda w: w.erased(MOST_LINES, by_history=by_history))
-        }
-    )
+    by_rows = _look(path, lambda witness: witness.erased(MOST_LINES, by_history=False))
+    by_history = _look(path, lambda witness: witness.erased(MOST_LINES, by_history=True))
+    erased = sorted({*by_rows, *by_history})
     if as_json:
         print_json({"holds": not erased, "erased": erased})
     elif erased:

@@ -32,7 +32,7 @@ class Registrar:
         url: str,
         *,
         surface: str = OWN_SURFACE,
-        strict_effect_identity: bool = False,
+        strict_effect_identity: bool | None = None,
         verifier: Verifier | None = None,
         clock: Clock = system_clock,
         mint: MintId = mint_uuid,

@@ -57,7 +57,8 @@ class AsyncRegistrar:
     """A logical request is consumed once, whatever nonce or attempt comes. Use it from one event loop.
 
     ``verifier`` is asked beside our own read-back and can only make it stricter. With ``strict_effect_identity`` the
-    same operation on the same target and artifact is one effect in every run; a database keeps to what it began with.
+    same operation on the same target and artifact is one effect in every run; a database keeps to what it began with,
+    which is False unless somebody said otherwise.
     ``surface`` names the table to register in; any but our own is examined, and holds the gate shut.
     """
 
@@ -66,14 +67,15 @@ class AsyncRegistrar:
         url: str,
         *,
         surface: str = OWN_SURFACE,
-        strict_effect_identity: bool = False,
+        strict_effect_identity: bool | None = None,
         verifier: Verifier | None = None,
         clock: Clock = system_clock,
         mint: MintId = mint_uuid,
     ) -> None:
         self._url = url
         self._surface = surface
-        self._strict = strict_effect_identity
+        self._wants_strict = strict_effect_identity
+        self._strict = False
         self._verifier = verifier
         self._mint = mint
         self._clock = clock
@@ -340,10 +342,11 @@ class AsyncRegistrar:
         return self._report is not None and self._report.fit
 
     async def _keep_effect_identity(self) -> None:
-        mine = EFFECT_IDENTITY[self._strict]
-        kept = await self._opened.store.kept("registrar_effect_identity", mine)
-        if kept != mine:
-            raise ConfigError(f"this database tells effects apart {kept}, not {mine}", code="other_effect_identity")
+        wanted = EFFECT_IDENTITY[bool(self._wants_strict)]
+        kept = await self._opened.store.kept("registrar_effect_identity", wanted)
+        if self._wants_strict is not None and kept != wanted:
+            raise ConfigError(f"this database tells effects apart {kept}, not {wanted}", code="other_effect_identity")
+        self._strict = kept == EFFECT_IDENTITY[True]
 
     async def _require_kept(self, *, by_history: bool) -> None:
         require_kept(await self._witness.erased(ERASED_NAMED, by_history=by_history), ())
