@@ -127,7 +127,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sla(msgspec.Struct, frozen=True, kw_only=True):
-    """One endpoint on one day (UTC), from server rows. Times in milliseconds; None where there was nothing to measure."""
+    """One endpoint on one day (UTC), from server rows. Times in milliseconds; None: nothing to measure."""
 
     day: str
     service_endpoint: str
