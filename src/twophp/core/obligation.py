@@ -158,6 +158,10 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
 }
 
 
+# A key is made for every look and every change, and the named constructor takes twice as long.
+_new_key: Final = tuple.__new__
+
+
 class Obligation(msgspec.Struct, frozen=True, gc=False):
     """One tentative effect. Fields stand in the order of the store's columns."""
 
@@ -189,13 +193,10 @@ class Obligation(msgspec.Struct, frozen=True, gc=False):
 
     def keys(self) -> tuple[Key, ...]:
         """Found by its id and, while it is Reserved, by the flow and key that it keeps others from."""
+        identity = _new_key(Key, (BY_ID, (self.obligation_id,)))
         if self.state is _RESERVED and self.key:
-            return by_id(self.obligation_id), by_flow_and_key(self.flow, self.key)
-        return (by_id(self.obligation_id),)
-
-
-# A key is made for every look and every change, and the named constructor takes twice as long.
-_new_key: Final = tuple.__new__
+            return identity, _new_key(Key, (BY_FLOW_AND_KEY, (self.flow, self.key)))
+        return (identity,)
 
 
 def by_id(obligation_id: str) -> Key:
@@ -437,7 +438,7 @@ def canonical_key(payload: Any = None, key: str | None = None) -> str:
         if not key:
             raise Refused("key must not be empty; leave it out to have it derived", code="empty_key")
         return key
-    named = payload.get("key") if isinstance(payload, Mapping) else None
+    named = payload.get("key") if type(payload) is dict or isinstance(payload, Mapping) else None
     if named is not None and named != "":
         return named if isinstance(named, str) else _canonical(named).decode()
     if payload is None or (isinstance(payload, Sized) and not len(payload)):

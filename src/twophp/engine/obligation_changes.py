@@ -53,20 +53,14 @@ class Wanted:
 
     __slots__ = ("_follows", "keys", "payloads", "reads", "then")
 
-    def __init__(self, follows: Consequences, keys: tuple[Key, ...], reads: tuple[str, ...] = ()) -> None:
-        self._follows = follows
-        self.keys = keys
-        self.reads = reads  # The obligations whose payload it may have to hand on ...
-        self.payloads = _NO_PAYLOADS  # ... and what was read of them.
-        self.then: Then | None = None
+    _follows: Consequences
+    keys: tuple[Key, ...]
+    reads: tuple[str, ...]  # The obligations whose payload it may have to hand on ...
+    payloads: Mapping[str, bytes]  # ... and what was read of them.
+    then: Then | None
 
     def __call__(self, records: Records) -> Change:
         """Decide, and say everything that follows."""
-        made = self.decided(records)
-        return made if self.then is None else self.then(records, made)
-
-    def decided(self, records: Records) -> Change:
-        """The decision of this very change."""
         raise NotImplementedError
 
 
@@ -76,18 +70,19 @@ class Reserving(Wanted):
     __slots__ = ("_command", "_seals")
 
     def __init__(self, follows: Consequences, keys: tuple[Key, ...], command: Reserve, seals: Seals) -> None:
-        super().__init__(follows, keys)
+        self._follows, self.keys, self.reads, self.payloads, self.then = follows, keys, (), _NO_PAYLOADS, None
         self._command = command
         self._seals = seals
 
-    def decided(self, records: Records) -> Change:
+    def __call__(self, records: Records) -> Change:
         """See ``Wanted``."""
         command, follows = self._command, self._follows
         holder = records.get(self.keys[0])
         if holder is None and command.key:
             holder = records.get(self.keys[1])
         decision = decide(holder, command, records.now, follows.rules.flows)
-        return follows.of(self, records, decision, self._seals)
+        made = follows.of(self, records, decision, self._seals)
+        return made if self.then is None else self.then(records, made)
 
 
 class Settling(Wanted):
@@ -102,17 +97,18 @@ class Settling(Wanted):
         command: Commit | Rollback,
         apply: tuple[Statement, ...] = (),
     ) -> None:
-        super().__init__(follows, keys, keys[0].values)
+        self._follows, self.keys, self.payloads, self.then = follows, keys, _NO_PAYLOADS, None
+        self.reads = keys[0].values
         self.command = command
         self._apply = apply
 
-    def decided(self, records: Records) -> Change:
+    def __call__(self, records: Records) -> Change:
         """See ``Wanted``."""
         decision = decide(records.get(self.keys[0]), self.command, records.now)
         made = self._follows.of(self, records, decision, NO_SEALS)
         if self._apply and decision.code is None:  # A refusal applies nothing, whatever else it changed (A-73).
-            return msgspec.structs.replace(made, statements=self._apply)
-        return made
+            made = msgspec.structs.replace(made, statements=self._apply)
+        return made if self.then is None else self.then(records, made)
 
 
 class Leaking(Wanted):
@@ -121,11 +117,12 @@ class Leaking(Wanted):
     __slots__ = ("_command", "_visited")
 
     def __init__(self, follows: Consequences, visited: tuple[Key, ...], more: tuple[Key, ...], command: Scan) -> None:
-        super().__init__(follows, (*visited, *more), tuple(key.values[0] for key in visited))
+        self._follows, self.keys, self.payloads, self.then = follows, (*visited, *more), _NO_PAYLOADS, None
+        self.reads = tuple(key.values[0] for key in visited)
         self._visited = visited
         self._command = command
 
-    def decided(self, records: Records) -> Change:
+    def __call__(self, records: Records) -> Change:
         """See ``Wanted``."""
         decisions = [decide(records.get(key), self._command, records.now) for key in self._visited]
         return self._follows.of_all(self, records, [one for one in decisions if one.changed])

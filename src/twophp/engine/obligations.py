@@ -55,7 +55,8 @@ SCAN_PAGE: Final = 256
 TRIES: Final = 8
 """How often a change may be made again because it needed something, or nobody could tell what became of it."""
 
-_MAY_BE_MADE_AGAIN: Final = (NeedsKey, NeedsPayload, BudgetExhausted, CommitUnknown, StorePoisoned)
+MAY_BE_MADE_AGAIN: Final = (NeedsKey, NeedsPayload, BudgetExhausted, CommitUnknown, StorePoisoned)
+"""What is no answer: the change was not made, or nobody can tell, and making it again gets further."""
 
 Told: TypeAlias = Callable[[Decision], None]
 """Hears of every decision once it is durable; must be quick and must not raise."""
@@ -165,7 +166,11 @@ class Obligations:
         keys = (identity, by_flow_and_key(flow, name)) if name else (identity,)
         if budgeted:
             keys = (*keys, by_flow(flow))
-        return Reserving(self._follows, keys, command, self._seals(obligation_id, encode_payload(payload)))
+        encoded = encode_payload(payload)
+        seals: Seals = NO_SEALS
+        if encoded:
+            seals = {"payload": self._vault.seal(encoded, context=self._context(obligation_id))}
+        return Reserving(self._follows, keys, command, seals)
 
     def settling(self, obligation_id: str, command: Commit | Rollback, apply: tuple[Statement, ...] = ()) -> Wanted:
         """The change that commits or rolls back."""
@@ -173,25 +178,24 @@ class Obligations:
 
     async def make(self, wanted: Wanted) -> Decision:
         """Make a change, whatever it turns out to need, and tell what became of it."""
-        decision: Decision
-        if self._outbox is None:
-            try:
-                decision = await self._store.transact(wanted.keys, wanted)
-            except _MAY_BE_MADE_AGAIN as error:
-                decision = await self._made_again(wanted, error)
-        else:
-            decision = await self._made(wanted)
+        decision: Decision = await self._made(wanted)
+        if self._outbox is not None:
             self._outbox.wake()
         if self._told is not None:
             self._told(decision)
         return decision
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a change is all there is to a command: nothing to read first, to wake or to tell."""
+        return self._outbox is None and self._told is None
 
     async def _made(self, wanted: Wanted) -> Any:
         if self._outbox is not None:
             await self._read_payloads(wanted)
         try:
             return await self._store.transact(wanted.keys, wanted)
-        except _MAY_BE_MADE_AGAIN as error:
+        except MAY_BE_MADE_AGAIN as error:
             return await self._made_again(wanted, error)
 
     async def _made_again(self, wanted: Wanted, error: Exception) -> Any:
@@ -201,7 +205,7 @@ class Obligations:
             await self._remedy(wanted, error)
             try:
                 found = await self._store.transact(wanted.keys, wanted)
-            except _MAY_BE_MADE_AGAIN as another:
+            except MAY_BE_MADE_AGAIN as another:
                 error = another
             else:
                 return _as_made_by(wanted, found) if unknown else found
@@ -237,11 +241,6 @@ class Obligations:
         return [one.obligation for one in decisions if one.obligation is not None]
 
     # Payloads.
-
-    def _seals(self, obligation_id: str, payload: bytes) -> Seals:
-        if not payload:
-            return NO_SEALS
-        return {"payload": self._vault.seal(payload, context=self._context(obligation_id))}
 
     async def _stored_payload(self, obligation_id: str) -> bytes | None:
         sealed = await self._store.unseal(by_id(obligation_id), "payload")

@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 from twophp.core.errors import StoreUnavailable
-from twophp.core.obligation import ALREADY_COMMITTED, Decision, Obligation, ObligationError, Rollback, admitted
+from twophp.core.obligation import ALREADY_COMMITTED, Commit, Decision, Obligation, ObligationError, Rollback, admitted
 from twophp.core.records import Instant
 from twophp.engine.fencing import Token
 from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, leak_report
+from twophp.engine.obligation_changes import Wanted
 from twophp.engine.obligation_rules import milliseconds
-from twophp.engine.obligations import Scanned
+from twophp.engine.obligations import MAY_BE_MADE_AGAIN, Scanned
 from twophp.obligations.runtime import Apply, Options, Runtime, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
 from twophp.stores.portal import Portal
@@ -43,6 +44,7 @@ class ObligationTracker:
         if self._portal is not None:
             self._portal.run(runtime.start())
         self._obligations = runtime.obligations
+        self._at_once = runtime.at_once if is_direct else None
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +60,7 @@ class ObligationTracker:
         if self._portal is not None:
             self._portal.run(self._runtime.stop())
         self._run(self._runtime.store.close())
-        self._run = _refuse
+        self._run, self._at_once = _refuse, None
         if self._portal is not None:
             self._portal.close()
 
@@ -81,7 +83,7 @@ class ObligationTracker:
         obligations = self._obligations
         timeout_ms = None if timeout_secs is None else milliseconds(timeout_secs)
         trace = trace_id if trace_id is not None else trace_of(trace_id)
-        decision: Decision = self._run(obligations.reserve(flow, payload, trace, key=key, timeout_ms=timeout_ms))
+        decision = self._make(obligations.reserving(flow, payload, trace, key, timeout_ms))
         if decision.code is not None:
             admitted(decision, f"flow {flow!r}")
         assert decision.obligation is not None
@@ -93,8 +95,7 @@ class ObligationTracker:
         Raises ERR_OBL_LEAK_TIMEOUT at or over the timeout, whether or not a scan has come by.
         """
         trace = trace_id if trace_id is not None else trace_of(trace_id)
-        wanted = self._obligations.commit(obligation_id, trace, statements(apply))
-        decision: Decision = self._run(wanted)
+        decision = self._make(self._obligations.settling(obligation_id, Commit(trace_id=trace), statements(apply)))
         return decision if decision.code is None else admitted(decision, f"obligation {obligation_id}")
 
     def rollback(self, obligation_id: str, trace_id: str | None = None, *, strict: bool = False) -> Decision:
@@ -191,8 +192,20 @@ class ObligationTracker:
         self, obligation_id: str, trace_id: str, resolution: Literal["caller", "guard"], *, strict: bool = False
     ) -> Decision:
         command = Rollback(trace_id=trace_id, resolution=resolution, strict=strict)
-        decision: Decision = self._run(self._obligations.rollback(obligation_id, command))
+        decision = self._make(self._obligations.settling(obligation_id, command))
         return admitted(decision, f"obligation {obligation_id}")
+
+    def _make(self, wanted: Wanted) -> Decision:
+        """Without a loop where nothing waits, unless the change turns out to need more than itself."""
+        if self._at_once is not None:
+            try:
+                found: Decision = self._at_once(wanted.keys, wanted)
+            except MAY_BE_MADE_AGAIN:
+                pass  # Nothing was written; the long way sees to what it needs.
+            else:
+                return found
+        decision: Decision = self._run(self._obligations.make(wanted))
+        return decision
 
     def _portal_run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._portal is not None

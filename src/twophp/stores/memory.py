@@ -107,6 +107,10 @@ class MemoryStore:
 
     async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
         """See ``Store.transact``."""
+        return self.transact_at_once(keys, decide)
+
+    def transact_at_once(self, keys: Sequence[Key], decide: Decide) -> Any:
+        """The same for whoever has no event loop and needs none: nothing is waited for."""
         with self._lock:
             self._now = now = max(self._clock(), self._now)  # A-29
             change = decide(View(keys, self._found, now))
