@@ -6,9 +6,11 @@ import click
 
 from twophp import __version__
 from twophp.cli.demo import demo
+from twophp.cli.doctor import doctor
 from twophp.cli.keys import keys
 from twophp.cli.ledger import ledger
 from twophp.cli.output import Commands
+from twophp.cli.registrar import registrar
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,5 +23,7 @@ def main() -> None:
 
 
 main.add_command(demo)
+main.add_command(doctor)
 main.add_command(keys)
 main.add_command(ledger)
+main.add_command(registrar)
