@@ -1,0 +1,22 @@
+"""Every kind of client, and a shop to call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.callers import KINDS
+from tests.client.shop import Shop, shop
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Shop]:
+    with shop(tmp_path) as made:
+        yield made
