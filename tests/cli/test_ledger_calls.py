@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,10 +38,9 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(chain: Path, tmp_path: Path) -> Path:
     """The worked example, to be changed."""
-    asyncio.run(fan_out(tmp_path))
-    return tmp_path
+    return shutil.copytree(chain, tmp_path / "copy")
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ def ledger() -> None:
     """Look at ledgers: who called whom, what became of it, and whether both sides say so.
 
     A LEDGER is the file of a service or a client, orders.db or sqlite:///orders.db. Several are joined. Reading is safe
-    beside a running service: nothing is locked, made or migrated.
+    beside a running service: nothing is held up, made or migrated.
 
     Exit codes: 0 fine, 1 something was found, 2 a ledger cannot be read or an id is not in it.
     """

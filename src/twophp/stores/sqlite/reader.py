@@ -89,6 +89,6 @@ class LedgerReader:
 
 @contextmanager
 def ledger_reader(path: str) -> Iterator[LedgerReader]:
-    """The ledger of a database, all of it as of one moment. Never makes, migrates or locks anything."""
+    """The ledger of a database, all of it as of one moment. Never makes or migrates anything, or holds a writer up."""
     with snapshot(path) as connection:
         yield LedgerReader(connection)
