@@ -7,7 +7,7 @@ FROM number;
 -- then
 INSERT INTO entry SELECT
     id, client_correlation_id, server_correlation_id, 'bench', service_endpoint, 'server', 'orders', NULL,
-    client_correlation_id, phase, received_at, confirmed_at, ttl_ms, phase, NULL, NULL, NULL, version, mode, 0
+    client_correlation_id, phase, received_at, confirmed_at, ttl_ms, phase, NULL, NULL, NULL, version, mode, 0, settled_at, NULL
 FROM intent;
 -- then
 UPDATE head SET next_id = :stored + 1;

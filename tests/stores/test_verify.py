@@ -278,6 +278,8 @@ ENTRY_COLUMNS = {
     "mode": "async",
     "client_id_is_proxy": 1,
     "version": 99,
+    "settled_at": 1,
+    "request_digest": "another",
 }
 
 

@@ -23,7 +23,7 @@ CLIENT_PHASES: Final = frozenset(Phase) - {Phase.ABSENT, Phase.ABANDONED}
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
-    """The draft's sixteen fields in its order, then three of ours. Times are epoch milliseconds until they leave."""
+    """The draft's sixteen fields in its order, then five of ours. Times are epoch milliseconds until they leave."""
 
     client_correlation_id: str
     server_correlation_id: str
@@ -44,6 +44,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
     version: int
     mode: Mode
     client_id_is_proxy: bool
+    settled_at: Instant | None = None  # When the outcome was reached, whichever it is, as the writer saw it.
+    request_digest: str | None = None  # What this side sent or received as the payload, digested; None: it cannot say.
 
 
 FIELDS: Final = LedgerEntry.__struct_fields__[:16]
@@ -84,6 +86,7 @@ def server_entry(intent: Intent, writer: Writer) -> LedgerEntry:
         intent.version,
         intent.mode,
         intent.client_id_is_proxy,
+        intent.settled_at,
     )
 
 
@@ -111,6 +114,7 @@ def client_entry(call: Call, writer: Writer) -> LedgerEntry:
         call.row_version,
         call.mode,
         client_id_is_proxy=False,
+        settled_at=call.settled_at,
     )
 
 

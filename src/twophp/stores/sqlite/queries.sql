@@ -172,11 +172,11 @@ SELECT count(*) FROM obligation WHERE due_at IS NOT NULL;
 SELECT flow, state, resolution, count(*) FROM obligation WHERE reserved_at >= ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
 
 -- name: insert_entry
-INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_entry
 UPDATE entry SET phase = ?, phase_2_timestamp = ?, outcome = ?, payload_ref = ?, sync_timestamp = ?,
-    transaction_reference = ?, version = ? WHERE id = ?;
+    transaction_reference = ?, version = ?, settled_at = ? WHERE id = ?;
 
 -- name: keep_seal
 INSERT INTO seal VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET sealed = excluded.sealed;

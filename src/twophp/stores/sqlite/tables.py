@@ -76,7 +76,8 @@ def line_of(row: Row) -> JournalLine:
 
 
 entry_changes: Final = attrgetter(
-    "phase", "phase_2_timestamp", "outcome", "payload_ref", "sync_timestamp", "transaction_reference", "version"
+    *("phase", "phase_2_timestamp", "outcome", "payload_ref", "sync_timestamp", "transaction_reference", "version"),
+    "settled_at",
 )
 
 INTENTS: Final = Table(
