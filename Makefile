@@ -7,7 +7,7 @@ ARGS   ?=
 
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs lock clean
+.PHONY: help demo test lint bench docs screenshots lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -17,7 +17,7 @@ demo: .venv/.ready ## See it work
 	@$(BIN)/twophp demo --once $(ARGS)
 
 test: lint ## Lint, then every test; ARGS="tests/core -k name" narrows it
-	@tools/need git postgresql strace
+	@tools/need git postgresql strace chromium
 	@echo "test: pytest $(ARGS)"
 	@$(BIN)/pytest -q -n 2 $(ARGS)
 
@@ -34,6 +34,10 @@ bench: .venv/.ready ## Measure, and write bench/latest.json
 
 docs: .venv/.ready ## Write the generated pages again
 	@$(BIN)/python -m tools.docs
+
+screenshots: .venv/.ready ## Write docs/screenshots again: every page of the central ledger, light and dark
+	@tools/need chromium
+	@$(BIN)/python -m tools.screenshots
 
 lock: .venv/.ready ## Pin the newest dependencies by hash in requirements/dev.txt
 	@echo "lock: requirements/dev.txt"
