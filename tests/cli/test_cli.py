@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.cli.running import FOUND, OK, UNUSABLE, document, run
 from tests.stores.orders import everything_opens, orders, raw
 from twophp import __version__
 from twophp.cli import main
@@ -24,13 +24,6 @@ from twophp.stores import keys as keys_module
 from twophp.stores.ring_file import RingFile
 
 ORDERS = range(3)
-OK, FOUND, UNUSABLE = 0, 1, 2
-
-
-@pytest.fixture(autouse=True)
-def no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TWOPHP_KEYS", raising=False)
-    monkeypatch.delenv("TWOPHP_KEYS_FILE", raising=False)
 
 
 @pytest.fixture
@@ -43,18 +36,6 @@ def database(tmp_path: Path) -> Path:
     path = tmp_path / "orders.db"
     asyncio.run(fill())
     return path
-
-
-def run(*arguments: object) -> Result:
-    """Run one command; whatever it raises that is no exit is a failure of the test."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def document(result: Result) -> Any:
-    return json.loads(result.stdout)
 
 
 def url(path: Path) -> str:
