@@ -185,8 +185,15 @@ class CentralStore(Protocol):
         """The report, by day and endpoint."""
         ...
 
-    async def register(self, name: str, claimed_id: str | None, token_id: str, at: Instant) -> Service:
-        """Idempotent per credential (A-59). A claimed GUID is confirmed unless another writer has it."""
+    async def register(
+        self, name: str, claimed_id: str | None, token_id: str, at: Instant, *, pull_url: str | None = None
+    ) -> Service:
+        """Idempotent per credential (A-59). A claimed GUID is confirmed unless another writer has it.
+
+        ``token_id`` names the credential; where it is a token of ours, the token knows its service from now on. An
+        identity provider's subject is no token, and is kept all the same. A ``pull_url`` that is given replaces the
+        one that was; None leaves it.
+        """
         ...
 
     async def services(self) -> Sequence[Service]:
