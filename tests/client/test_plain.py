@@ -1,0 +1,158 @@
+"""A server that knows nothing of 2PHP has simply done it: once, and nobody confirms anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tests.asgi_frameworks.serving import served
+from tests.client.callers import caller
+from tests.client.shop import Shop, ledger, shop
+from twophp import Policy
+from twophp.client import Advice, PhaseError
+
+SCRIPT = Path(__file__).with_name("plain_server.js")
+
+
+class Plain:
+    """Where it is, and what it was asked."""
+
+    def __init__(self, url: str, lines: Callable[[], list[str]]) -> None:
+        self.url = url
+        self.lines = lines
+
+
+@contextmanager
+def starlette() -> Iterator[Plain]:
+    lines: list[str] = []
+
+    async def create(request: Request) -> Response:
+        lines.append(f"{request.method} {request.url.path}")
+        return JSONResponse({"id": "order-1", "sent": await request.json()}, 201)
+
+    routes = [Route("/{path:path}", create, methods=["POST", "GET"])]
+    with served(Starlette(routes=routes)) as server:
+        yield Plain(server.url, lambda: lines)
+
+
+@contextmanager
+def stdlib() -> Iterator[Plain]:
+    lines: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            lines.append(f"{self.command} {self.path}")
+            sent = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            body = json.dumps({"id": "order-1", "sent": sent}).encode()
+            self.send_response(201)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_args: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield Plain(f"http://127.0.0.1:{server.server_port}", lambda: lines)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def express() -> Iterator[Plain]:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs nodejs")
+    with subprocess.Popen([node, str(SCRIPT)], stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        lines: list[str] = []
+
+        def read() -> list[str]:
+            process.kill()
+            assert process.stdout is not None
+            lines.extend(process.stdout.read().split("\n")[:-1])
+            return lines
+
+        try:
+            yield Plain(f"http://127.0.0.1:{port}", read)
+        finally:
+            process.kill()
+
+
+SERVERS: dict[str, Any] = {"starlette": starlette, "http.server": stdlib, "express": express}
+
+
+@pytest.mark.req("A-06", "P-11-b", "P-5.1-b")
+@pytest.mark.parametrize("server", SERVERS)
+def test_it_is_executed_once_and_never_confirmed(server: str, kind: str, tmp_path: Path) -> None:
+    with SERVERS[server]() as plain:
+        with caller(kind, tmp_path) as http:
+            said = http.post(f"{plain.url}/orders")
+        assert plain.lines() == ["POST /orders"]
+    assert (said.status, said.json) == (201, {"id": "order-1", "sent": {"item": 1}})
+    assert (said.info["mode"], said.info["phase"], said.info["server_correlation_id"]) == ("plain", None, None)
+    assert ledger(tmp_path / "checkout.db") == [], "no row: there is no second side to it"
+
+
+@pytest.mark.req("A-06")
+def test_who_requires_2php_hears_that_it_was_done_without(kind: str, tmp_path: Path) -> None:
+    with starlette() as plain:
+        with caller(kind, tmp_path, require_2php=True) as http, pytest.raises(PhaseError) as raised:
+            http.post(f"{plain.url}/orders")
+        assert plain.lines() == ["POST /orders"]
+    error = raised.value
+    assert (error.code, error.advice) == ("not_two_phase", Advice.CHECK)
+    assert error.response.status_code == 201
+    assert error.response.json()["id"] == "order-1"
+
+
+@pytest.mark.req("A-06", "P-11-c")
+def test_an_endpoint_that_is_not_enrolled_is_a_plain_one(tmp_path: Path) -> None:
+    with shop(tmp_path, policies={"POST /later": Policy.standard()}) as orders, caller("httpx2", tmp_path) as http:
+        said = http.post(f"{orders.url}/orders")
+        assert (said.status, said.info["mode"]) == (201, "plain")
+        assert (orders.lines(), orders.runs) == (["POST /orders"], ["POST /orders"])
+
+
+@pytest.mark.req("A-28")
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("kind", ["httpx2", "requests"])
+def test_no_status_makes_it_send_again(status: int, kind: str, tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    async def refuse(request: Request) -> Response:
+        lines.append(request.url.path)
+        return Response(status_code=status, headers={"retry-after": "0"})
+
+    with (
+        served(Starlette(routes=[Route("/orders", refuse, methods=["POST"])])) as server,
+        caller(kind, tmp_path) as http,
+    ):
+        assert http.post(f"{server.url}/orders").status == status
+    assert lines == ["/orders"]
+
+
+def test_a_refusal_of_the_middleware_is_an_answer(kind: str, orders: Shop, tmp_path: Path) -> None:
+    with caller(kind, tmp_path) as http:
+        said = http.post(f"{orders.url}/orders", json={"item": "x" * 1_100_000})
+    assert (said.status, said.info["mode"], said.json["code"]) == (413, "refused", "body_too_large")
+    assert orders.runs == []
