@@ -92,6 +92,13 @@ def test_rows_that_name_different_endpoints_or_services_conflict() -> None:
     assert verdict(client_row(target="order"), server_row()) == ("CONFLICT", "callee_differs", True)
 
 
+def test_what_was_sent_must_be_what_was_received_where_both_say() -> None:
+    mine, other = client_row(request_digest="a"), server_row(request_digest="b")
+    assert verdict(mine, other) == ("CONFLICT", "request_differs", True)
+    assert verdict(mine, server_row(request_digest="a")) == ("PAIRED", "", False)
+    assert verdict(mine, server_row()) == ("PAIRED", "", False)
+
+
 @pytest.mark.req("A-57")
 def test_one_row_may_come_in_several_versions_and_the_newest_counts() -> None:
     old, new = server_row(phase=Phase.WAITING_CONFIRM), server_row(version=3)

@@ -82,16 +82,15 @@ def tree(ctx: click.Context, correlation_id: str, ledgers: tuple[str, ...], *, a
         found, cut = sources.tree(correlation_id)
         if not found.roots:
             raise _unknown(correlation_id)
-        settled_at = sources.settled_at(found.rows())
         if as_json:
-            calls = {"calls": tree_document(found, sources.ledger_of, settled_at)}
+            calls = {"calls": tree_document(found, sources.ledger_of)}
             rows = {"rows": rows_document(found.rows(), sources.ledger_of)}
             above = {"above": found.above, "too_deep": found.too_deep, "cut": cut}
             print_json((rows if as_rows else calls) | above)
         elif as_rows:
             show(worked_table(found.rows()))
         else:
-            _print_tree(found, call_tree_text(found, settled_at))
+            _print_tree(found, call_tree_text(found))
     _say_what_is_left_out(found, cut=cut)
     ctx.exit(_code(call.pair for call in found.calls()))
 
@@ -149,7 +148,7 @@ def _evidence(pair: Pair, sources: Ledgers) -> list[tuple[str, Evidence]]:
 
 
 def _call_document(pair: Pair, sources: Ledgers) -> dict[str, Any]:
-    return pair_document(pair, sources.ledger_of, sources.settled_at(pair.rows)) | {
+    return pair_document(pair, sources.ledger_of) | {
         "evidence": [
             {
                 "ledger": name,

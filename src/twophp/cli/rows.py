@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -13,19 +13,17 @@ from rich.tree import Tree
 from twophp.cli.output import table
 from twophp.core.calltree import Branch, CallTree
 from twophp.core.entry import FIELDS, LedgerEntry
-from twophp.core.intent import Phase
+from twophp.core.intent import SETTLED, Phase
 from twophp.core.pairing import Pair, Verdict
 from twophp.core.policy import DAY_MS, HOUR_MS, SECOND_MS
 from twophp.core.records import Instant
-from twophp.stores.sqlite.reader import Side
 from twophp.wire.instant import format_instant
 
 MINUTE_MS: Final = 60 * SECOND_MS
 
-SettledAt: TypeAlias = Mapping[Side, Instant]
 LedgerOf: TypeAlias = Callable[[LedgerEntry], str]
 
-TIMES: Final = frozenset({"phase_1_timestamp", "phase_2_timestamp", "sync_timestamp"})
+TIMES: Final = frozenset({"phase_1_timestamp", "phase_2_timestamp", "sync_timestamp", "settled_at"})
 
 _PHASE_STYLES: Final = {
     Phase.WAITING_CONFIRM: "yellow",
@@ -101,22 +99,22 @@ def worked_table(entries: Iterable[LedgerEntry]) -> Table:
     return made
 
 
-def call_tree_text(tree: CallTree, settled_at: SettledAt) -> list[Tree]:
+def call_tree_text(tree: CallTree) -> list[Tree]:
     """One tree for each root: of every call what became of it, and both its sides."""
-    return [_branch(root, settled_at) for root in tree.roots]
+    return [_branch(root) for root in tree.roots]
 
 
-def _branch(root: Branch, settled_at: SettledAt) -> Tree:
+def _branch(root: Branch) -> Tree:
     """Without recursion, so that no depth is too much."""
-    top = Tree(_label(root.pair, settled_at))
+    top = Tree(_label(root.pair))
     ahead = [(root, top)]
     while ahead:
         call, branch = ahead.pop()
-        ahead += [(child, branch.add(_label(child.pair, settled_at))) for child in call.children]
+        ahead += [(child, branch.add(_label(child.pair))) for child in call.children]
     return top
 
 
-def _label(pair: Pair, settled_at: SettledAt) -> Text:
+def _label(pair: Pair) -> Text:
     known = pair.server or pair.client
     assert known is not None, "a pair has a row"
     words = f"{_who_called(pair)} -> {safe(known.service_endpoint)}  "
@@ -131,7 +129,7 @@ def _label(pair: Pair, settled_at: SettledAt) -> Text:
         label.append(f"\n{actor}  ")
         label.append_text(Text("no row", "dim") if entry is None else phase_text(entry.phase))
         label.append(f"  {safe(id_)}")
-        label.append("" if entry is None else _told_by(entry, settled_at))
+        label.append("" if entry is None else _told_by(entry))
     return label
 
 
@@ -139,26 +137,25 @@ def _who_called(pair: Pair) -> str:
     return safe(pair.client.source) if pair.client is not None else "?"
 
 
-def _told_by(entry: LedgerEntry, settled_at: SettledAt) -> str:
-    times = latencies(entry, settled_at).items()
+def _told_by(entry: LedgerEntry) -> str:
+    times = latencies(entry).items()
     spans = (f"{name.removesuffix('_ms').replace('_', ' ')} {lasted(duration_ms)}" for name, duration_ms in times)
     return f"  by {safe(entry.source)}" + "".join(f", {span}" for span in spans)
 
 
-def latencies(entry: LedgerEntry, settled_at: SettledAt) -> dict[str, int]:
+def latencies(entry: LedgerEntry) -> dict[str, int]:
     """What a row tells about time, each by the clock of whoever wrote it (A-56).
 
     A server's: from Phase 1 to Phase 2, then to the outcome. A client's: from the answer to Phase 1 to that to Phase 2.
     """
-    end = settled_at.get((entry.client_correlation_id, entry.server_correlation_id, entry.actor))
     begin, found = entry.phase_1_timestamp, dict[str, int]()
     if entry.phase_2_timestamp is not None:
         found["answered_after_ms" if entry.actor == "client" else "confirmed_after_ms"] = (
             entry.phase_2_timestamp - begin
         )
         begin = entry.phase_2_timestamp
-    if entry.actor == "server" and end is not None:
-        found["ran_for_ms"] = end - begin
+    if entry.actor == "server" and entry.phase in SETTLED and entry.settled_at is not None:
+        found["ran_for_ms"] = entry.settled_at - begin
     return found
 
 
@@ -203,13 +200,13 @@ def rows_document(entries: Sequence[LedgerEntry], ledger_of: LedgerOf) -> list[d
     return [row_document(entry, ledger_of(entry)) for entry in entries]
 
 
-def pair_document(pair: Pair, ledger_of: LedgerOf, settled_at: SettledAt | None = None) -> dict[str, Any]:
+def pair_document(pair: Pair, ledger_of: LedgerOf) -> dict[str, Any]:
     """A call: its verdict, its rows, and what they tell about time."""
 
     def side(entry: LedgerEntry | None) -> dict[str, Any] | None:
         if entry is None:
             return None
-        return row_document(entry, ledger_of(entry)) | latencies(entry, settled_at or {})
+        return row_document(entry, ledger_of(entry)) | latencies(entry)
 
     return {
         "client_correlation_id": pair.client_correlation_id,
@@ -223,12 +220,12 @@ def pair_document(pair: Pair, ledger_of: LedgerOf, settled_at: SettledAt | None 
     }
 
 
-def tree_document(tree: CallTree, ledger_of: LedgerOf, settled_at: SettledAt) -> list[dict[str, Any]]:
+def tree_document(tree: CallTree, ledger_of: LedgerOf) -> list[dict[str, Any]]:
     """The calls of a tree, each with its children. Depth is bounded, so nesting is harmless."""
 
     def document(call: Branch) -> dict[str, Any]:
         below = [document(child) for child in call.children]
-        return pair_document(call.pair, ledger_of, settled_at) | {"depth": call.depth, "children": below}
+        return pair_document(call.pair, ledger_of) | {"depth": call.depth, "children": below}
 
     return [document(root) for root in tree.roots]
 

@@ -18,9 +18,8 @@ from twophp.core.calltree import CallTree, call_tree, related_ids
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import StoreUnavailable
 from twophp.core.pairing import Pair, Verdict, pair_up
-from twophp.core.records import Instant
 from twophp.ports import MOST_ROWS, Calls, Find, Question, Tail, Tree
-from twophp.stores.sqlite.reader import Evidence, LedgerReader, Side, ledger_reader
+from twophp.stores.sqlite.reader import Evidence, LedgerReader, ledger_reader
 
 _ONE_SIDED: Final = frozenset({Verdict.CLIENT_ONLY, Verdict.SERVER_ONLY})
 
@@ -39,10 +38,6 @@ class LedgerSource(Protocol):
         """See ``Store.entries``."""
         ...
 
-    def settled_at(self, client_correlation_ids: Sequence[str]) -> dict[Side, Instant]:
-        """When rows reached their outcome, as far as is known here."""
-        ...
-
     def evidence(self, client_correlation_id: str, server_correlation_id: str) -> Evidence:
         """What is known of a call beside its rows."""
         ...
@@ -55,7 +50,6 @@ class LocalLedger:
         self.name = name
         self._reader = reader
         self.entries = reader.entries
-        self.settled_at = reader.settled_at
         self.evidence = reader.evidence
 
     @property
@@ -87,7 +81,7 @@ class Ledgers:
     def __init__(self, sources: Sequence[LedgerSource], names: Sequence[str]) -> None:
         self.sources = sources
         self._names = names
-        self._found_in: dict[tuple[Side, str], list[str]] = {}
+        self._found_in: dict[tuple[str, ...], list[str]] = {}
         self.services = frozenset[str]().union(*(source.services for source in sources))
 
     def ask(self, question: Question) -> Rows:
@@ -102,7 +96,7 @@ class Ledgers:
 
     def ledger_of(self, entry: LedgerEntry) -> str:
         """The name of the ledger that a row was found in; of all of them, if it was copied."""
-        return ", ".join(self._found_in.get((_side(entry), entry.service_ledger_id), ()))
+        return ", ".join(self._found_in.get(_writing(entry), ()))
 
     def tree(self, member: str) -> tuple[CallTree, bool]:
         """The whole tree of which ``member`` is any correlation id, and whether it may be larger."""
@@ -117,14 +111,6 @@ class Ledgers:
         found = (*rows, *self._calls(ids)) if ids else tuple(rows)
         pairs = pair_up(self._looked_at_again(found), read=self.services)
         return [pair for pair in pairs if pair.key in wanted]
-
-    def settled_at(self, entries: Sequence[LedgerEntry]) -> dict[Side, Instant]:
-        """When these rows reached their outcome."""
-        ids = sorted({entry.client_correlation_id for entry in entries})
-        known: dict[Side, Instant] = {}
-        for source in self.sources:
-            known |= source.settled_at(ids)
-        return known
 
     def _gather(self, member: str) -> Rows:
         """Ask every source for the member's tree, then for all that the rows name, up and down, until nothing is new.
@@ -170,7 +156,7 @@ class Ledgers:
     def _ask(self, source: LedgerSource, question: Question) -> Sequence[LedgerEntry]:
         entries = source.entries(question)
         for entry in entries:
-            names = self._found_in.setdefault((_side(entry), entry.service_ledger_id), [])
+            names = self._found_in.setdefault(_writing(entry), [])
             if source.name not in names:
                 names.append(source.name)
         return entries
@@ -180,8 +166,9 @@ class Ledgers:
         return Rows(entries, cut=any(len(answer) >= MOST_ROWS for answer in answers))
 
 
-def _side(entry: LedgerEntry) -> Side:
-    return entry.client_correlation_id, entry.server_correlation_id, entry.actor
+def _writing(entry: LedgerEntry) -> tuple[str, ...]:
+    """Which row it is, in whatever version, and whose."""
+    return entry.client_correlation_id, entry.server_correlation_id, entry.actor, entry.service_ledger_id
 
 
 class Watch:

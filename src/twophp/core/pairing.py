@@ -19,6 +19,7 @@ The rules, the first that fits:
     altered_copy          CONFLICT   one ledger's row in one version with two contents (A-57)
     endpoint_differs      CONFLICT   the rows name different endpoints (A-55)
     callee_differs        CONFLICT   the client called another service than the one that answered
+    request_differs       CONFLICT   what the client sent is not what the server received
     phase_contradicts     CONFLICT   the client was told what the server does not know of (A-49)
     (none)                PAIRED
     transparent           SERVER_ONLY_BY_DESIGN
@@ -64,6 +65,7 @@ class Reason(StrEnum):
     ALTERED_COPY = "altered_copy"
     ENDPOINT_DIFFERS = "endpoint_differs"
     CALLEE_DIFFERS = "callee_differs"
+    REQUEST_DIFFERS = "request_differs"
     PHASE_CONTRADICTS = "phase_contradicts"
     TRANSPARENT = "transparent"
     ANSWER_LOST = "answer_lost"
@@ -82,6 +84,7 @@ WORDS: Final[Mapping[Reason, str]] = {
     Reason.ALTERED_COPY: "its row has two contents in one version: a copy was changed",
     Reason.ENDPOINT_DIFFERS: "the two rows name different endpoints; tell the client its services' names (targets=)",
     Reason.CALLEE_DIFFERS: "the client called another service than the one that answered (targets=)",
+    Reason.REQUEST_DIFFERS: "what the client sent is not what the server received",
     Reason.PHASE_CONTRADICTS: "the client was told what the server's row does not know of",
     Reason.TRANSPARENT: "a transparent call: its client keeps no ledger",
     Reason.ANSWER_LOST: "never confirmed: its client may not have had the answer to Phase 1",
@@ -216,6 +219,8 @@ def _disagreement(client: LedgerEntry, server: LedgerEntry) -> Reason:
         return Reason.ENDPOINT_DIFFERS
     if client.target != server.source:
         return Reason.CALLEE_DIFFERS
+    if client.request_digest and server.request_digest and client.request_digest != server.request_digest:
+        return Reason.REQUEST_DIFFERS
     if server.phase not in KNOWN_TO_SERVER.get(client.phase, frozenset()):
         return Reason.PHASE_CONTRADICTS
     return Reason.NONE

@@ -276,13 +276,6 @@ SELECT entry.* FROM (
     SELECT record, max(seq) AS latest FROM journal NOT INDEXED WHERE seq > ? GROUP BY record
 ) AS changed CROSS JOIN entry ON entry.id = changed.record ORDER BY latest LIMIT ?;
 
--- name: entries_settled
--- When each row of these calls reached its outcome. The sixteen fields do not say, the journal does.
-SELECT client_correlation_id, server_correlation_id, actor, max(at)
-FROM (SELECT DISTINCT value FROM json_each(?)) AS wanted
-CROSS JOIN entry ON client_correlation_id = wanted.value
-CROSS JOIN journal ON journal.record = entry.id AND (after = 'COMMITTED' OR after = 'FAILED') GROUP BY entry.id;
-
 -- name: journal_about_pair
 -- Everything about one call: its own rows, what it owes to others, what its handler reserved.
 SELECT journal.* FROM (

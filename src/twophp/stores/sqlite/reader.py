@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import apsw
 import msgspec
 
 from twophp.core.call import Call
-from twophp.core.entry import Actor, LedgerEntry
+from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Intent
 from twophp.core.job import Job
 from twophp.core.obligation import Obligation
-from twophp.core.records import Instant
 from twophp.ports import MOST_ROWS, JournalLine, Question
 from twophp.stores.sqlite.questions import asked
 from twophp.stores.sqlite.reading import kept, snapshot
@@ -24,9 +23,6 @@ from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, entry
 
 MOST_DETAILS: Final = 1_000
 """No more lines, jobs or obligations of one call are read."""
-
-Side: TypeAlias = tuple[str, str, Actor]
-"""A pair of ids and the actor: what a row is found by."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +58,6 @@ class LedgerReader:
         """The number of the journal's last line."""
         row: Row = next(self._execute(sql("read_head")))
         return int(row[0])
-
-    def settled_at(self, client_correlation_ids: Sequence[str]) -> dict[Side, Instant]:
-        """When the rows of these calls were settled; those that were not are not in it."""
-        wanted = (msgspec.json.encode(client_correlation_ids).decode(),)
-        return {
-            (client, server, actor): at for client, server, actor, at in self._execute(sql("entries_settled"), wanted)
-        }
 
     def evidence(self, client_correlation_id: str, server_correlation_id: str) -> Evidence:
         """All about one call. Jobs and obligations are looked for row by row: no index knows whose they are."""
