@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import apsw
+import msgspec
 
 from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable, TwoPHPError
 from twophp.stores.clock import pause
@@ -21,6 +22,18 @@ WAL_TRIES: Final = 100
 WAL_PAUSE_S: Final = 0.02
 COPY_BYTES: Final = 1024 * 1024
 CACHE_KIB: Final = 32 * 1024  # Enough for a batch of large payloads without spilling into the log half way.
+
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose tables a file holds, and the numbered steps that make them."""
+
+    application_id: int
+    migrations: tuple[tuple[int, str], ...]
+    prove_durable: str  # A statement that changes something of no consequence.
+
+
+LEDGER: Final = Schema(application_id=APPLICATION_ID, migrations=migrations(), prove_durable=sql("prove_durable"))
+"""A service's own."""
 
 _FSYNC_FAILURES: Final = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 
@@ -72,7 +85,9 @@ def is_fsync_failure(error: apsw.Error) -> bool:
     return getattr(error, "extendedresult", 0) in _FSYNC_FAILURES
 
 
-def open_connection(path: str, *, read_only: bool = False, immutable: bool = False) -> apsw.Connection:
+def open_connection(
+    path: str, *, read_only: bool = False, immutable: bool = False, schema: Schema = LEDGER
+) -> apsw.Connection:
     """A connection in WAL mode that syncs at every commit, or an error that says what is wrong.
 
     ``immutable`` is for reading a file that nobody has open: it takes no lock and makes no file beside it.
@@ -86,7 +101,8 @@ def open_connection(path: str, *, read_only: bool = False, immutable: bool = Fal
     with _given_up_on_failure(connection):
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         if not read_only:
-            _refuse_foreign_at_once(connection, path)  # Before WAL, which would be a change to somebody else's file.
+            # Before WAL, which would be a change to somebody else's file.
+            _refuse_foreign_at_once(connection, path, schema)
             _insist_on_durability(connection, path)
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -131,20 +147,20 @@ def _into_wal(connection: apsw.Connection) -> str:
     return str(connection.execute("PRAGMA journal_mode = WAL").get)
 
 
-def migrate(connection: apsw.Connection, path: str) -> None:
+def migrate(connection: apsw.Connection, path: str, schema: Schema = LEDGER) -> None:
     """Bring the schema to this version of twophp, one numbered step after the other, all in one transaction."""
     with _given_up_on_failure(connection):
         connection.execute(sql("begin"))
         _harden_log(connection)
-        with_schema = _refuse_foreign(connection, path)
-        for number, script in migrations():
+        with_schema = _refuse_foreign(connection, path, schema)
+        for number, script in schema.migrations:
             if number > with_schema:
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version = {number}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA application_id = {schema.application_id}")
         # If a failed commit lies behind the end of the log, where nobody has found it, this overwrites it: what reads
         # as absent from here on stays absent, whatever a recovery may look for.
-        connection.execute(sql("prove_durable"))
+        connection.execute(schema.prove_durable)
         connection.execute(sql("commit"))
 
 
@@ -169,21 +185,21 @@ def _harden_log(connection: apsw.Connection) -> None:
         raise StoreUnavailable(f"the log cannot be written: {error}", code=code) from error
 
 
-def _refuse_foreign_at_once(connection: apsw.Connection, path: str) -> None:
+def _refuse_foreign_at_once(connection: apsw.Connection, path: str, schema: Schema) -> None:
     """As one reading: between two, another process may have made the file ours."""
     connection.execute("BEGIN")
     try:
-        _refuse_foreign(connection, path)
+        _refuse_foreign(connection, path, schema)
     finally:
         connection.execute(sql("rollback"))
 
 
-def _refuse_foreign(connection: apsw.Connection, path: str) -> int:
+def _refuse_foreign(connection: apsw.Connection, path: str, schema: Schema) -> int:
     """The schema's number, if the file is ours or empty."""
     with_schema = int(connection.execute("PRAGMA user_version").get)
-    newest = migrations()[-1][0]
+    newest = schema.migrations[-1][0]
     owner = connection.execute("PRAGMA application_id").get
-    if owner != APPLICATION_ID and connection.execute(sql("count_tables")).get:
+    if owner != schema.application_id and connection.execute(sql("count_tables")).get:
         raise SchemaMismatch(f"{path}: the file belongs to another program", code="foreign_database")
     if with_schema > newest:
         message = f"{path}: schema {with_schema} is newer than this twophp knows ({newest}); upgrade twophp"

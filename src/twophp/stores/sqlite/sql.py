@@ -31,8 +31,8 @@ def sql(name: str) -> str:
 
 
 @cache
-def migrations() -> tuple[tuple[int, str], ...]:
-    """Number and text of every migration, in order."""
-    folder = files(__package__).joinpath("migrations")
+def migrations(package: str = __package__) -> tuple[tuple[int, str], ...]:
+    """Number and text of every migration of a package, in order."""
+    folder = files(package).joinpath("migrations")
     found = [(int(path.name[:4]), path.read_text(encoding="utf-8")) for path in folder.iterdir()]
     return tuple(sorted(found))
