@@ -235,6 +235,8 @@ class Obligations:
             return []
         wanted = Leaking(self._follows, tuple(keys), self._follows.budget_keys, Scan(trace_id=trace_id))
         decisions: Sequence[Decision] = await self._made(wanted)
+        if self._outbox is not None:
+            self._outbox.wake()
         if self._told is not None:
             for decision in decisions:
                 self._told(decision)
