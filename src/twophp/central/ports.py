@@ -146,6 +146,23 @@ class Sla(msgspec.Struct, frozen=True, kw_only=True):
     settle_p99_ms: float | None
 
 
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """What server rows say of one stretch of time that begins ``at``, by ``phase_1_timestamp``. Times as in ``Sla``."""
+
+    at: Instant
+    committed: int = 0
+    failed: int = 0
+    ttl_expired: int = 0
+    abandoned: int = 0
+    open: int = 0
+    confirm_p50_ms: float | None = None
+    confirm_p95_ms: float | None = None
+    confirm_p99_ms: float | None = None
+    settle_p50_ms: float | None = None
+    settle_p95_ms: float | None = None
+    settle_p99_ms: float | None = None
+
+
 class TreeHead(msgspec.Struct, frozen=True, kw_only=True):
     """How many leaves there are and what they hash to (RFC 9162 §2.1)."""
 
@@ -183,6 +200,10 @@ class CentralStore(Protocol):
 
     async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
         """The report, by day and endpoint."""
+        ...
+
+    async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
+        """All endpoints together in steps that begin at multiples of ``step_ms``; steps without a call are left out."""
         ...
 
     async def register(

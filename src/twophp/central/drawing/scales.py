@@ -1,0 +1,68 @@
+"""Scales and ticks: where a value stands on an axis, and which values are written beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+NICE: Final = (1, 2, 2.5, 5, 10)
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """A straight axis from ``low`` at ``start`` to ``high`` at ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """Where it stands. What lies outside stands outside."""
+        span = self.high - self.low
+        share = (value - self.low) / span if span else 0.0
+        return self.start + share * (self.end - self.start)
+
+
+class LogScale(msgspec.Struct, frozen=True):
+    """The same in powers of ten; what is below ``low`` stands at its foot."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """Where it stands."""
+        span = math.log10(self.high / self.low)
+        share = math.log10(max(value, self.low) / self.low) / span if span else 0.0
+        return self.start + share * (self.end - self.start)
+
+
+def ticks(high: float, most: int = 4) -> list[float]:
+    """Round numbers from nought to at least ``high``, about ``most`` steps."""
+    if high <= 0:
+        return [0, 1]
+    step = _nice(high / most)
+    step = max(step, 1.0) if high >= 1 else step
+    return [step * count for count in range(math.ceil(high / step - 1e-9) + 1)]
+
+
+def decades(low: float, high: float) -> list[float]:
+    """The powers of ten from the one below ``low`` to the one above ``high``; two at least."""
+    first = math.floor(math.log10(max(low, 0.1)))
+    last = max(math.ceil(math.log10(max(high, 0.1))), first + 1)
+    return [10.0**power for power in range(first, last + 1)]
+
+
+def thinned(count: int, most: int) -> Sequence[int]:
+    """Which of so many places get a label, evenly, the last one always."""
+    every = max(math.ceil(count / most), 1)
+    return range((count - 1) % every, count, every) if count else range(0)
+
+
+def _nice(raw: float) -> float:
+    magnitude = 10.0 ** math.floor(math.log10(raw))
+    return magnitude * next(nice for nice in NICE if nice * magnitude >= raw * (1 - 1e-9))

@@ -1,0 +1,59 @@
+"""SVG elements as text that is safe to put on a page: whatever is not markup already is escaped."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from markupsafe import Markup, escape
+
+Attribute: TypeAlias = str | int | float | bool | None
+
+WIDTH_OF_A_LETTER: Final = 0.56
+"""Of the font's size, on average, in the fonts that systems bring along: text cannot be measured here."""
+
+
+def element(name: str, /, *children: str, **attributes: Attribute) -> Markup:
+    """One element. ``class_`` is the attribute class, an underscore is a hyphen, and None or False is left out."""
+    written = Markup("").join(
+        Markup(' {}="{}"').format(_name(key), _value(value))
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    inner = Markup("").join(children)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inner)  # noqa: S704 - Names are ours.
+
+
+def text(words: str, x: float, y: float, class_: str, *, anchor: str | None = None) -> Markup:
+    """Some words that begin, or are anchored, at a point on their baseline."""
+    return element("text", words, x=x, y=y, class_=class_, text_anchor=anchor)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
+    """A straight line."""
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
+
+
+def icon(name: str, x: float, y: float, size: float, class_: str) -> Markup:
+    """One of the symbols that every page carries (``icons.html``)."""
+    return element("use", href=f"#i-{name}", x=x, y=y, width=size, height=size, class_=class_)
+
+
+def cut(words: str, width: float, font_size: float) -> str:
+    """The words, shortened so that they probably fit."""
+    most = max(int(width / (font_size * WIDTH_OF_A_LETTER)), 2)
+    return words if len(words) <= most else words[: most - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def number(value: float) -> str:
+    """A coordinate, no longer than it needs to be."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _name(key: str) -> str:
+    return "viewBox" if key == "view_box" else key.rstrip("_").replace("_", "-")
+
+
+def _value(value: Attribute) -> str | Markup:
+    if value is True:
+        return ""
+    return number(value) if isinstance(value, int | float) else escape(value)
