@@ -91,15 +91,6 @@ def test_an_asynchronous_answer_is_the_drafts_figure_and_says_where_to_look() ->
     ]
 
 
-@pytest.mark.req("P-5.4-b", "P-14.1-l", "A-21")
-def test_an_expired_answer_is_the_drafts_figure() -> None:
-    assert emit.expired_answer() == [
-        (STATE, b"TTL_EXPIRED"),
-        (b"dtt-2php-message", b"Request TTL exceeded. Re-submit as new request."),
-        NO_STORE,
-    ]
-
-
 @pytest.mark.req("P-5.5.6-c", "P-5.5.6-d", "P-5.5.6-e")
 def test_a_transparent_answer_adds_nothing_or_the_server_id() -> None:
     assert emit.transparent_answer() == []

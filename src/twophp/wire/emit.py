@@ -10,6 +10,7 @@ server's correlation id) cannot smuggle in a second field. A refusal here is a b
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twophp.core.errors import WireError
@@ -62,7 +63,7 @@ def phase_one_answer(
         raise _broken(fields.PHASE_STATE)
     headers = [_server_id(server_correlation_id), _STATES[phase]]
     if ttl_ms is not None:
-        headers.append(_milliseconds(fields.TTL, ttl_ms))
+        headers.append(_ttl(ttl_ms))
     if deadline_at is not None:
         headers.append((fields.PONR_DEADLINE.key, format_instant(deadline_at).encode()))
     if replay_policy is not None:  # draft §8.2: MAY. Off by default, because it hints at the grace (A-21).
@@ -104,11 +105,6 @@ def accepted_answer(*, resource_id: str, location: str | None = None, retry_afte
         headers.append(retry_after(retry_after_s))
     headers.append(NO_STORE)
     return headers
-
-
-def expired_answer() -> Headers:
-    """A 408 (draft §5.4). No argument: every late confirm gets the same bytes, so the grace stays ours (A-21)."""
-    return [_STATES[Phase.TTL_EXPIRED], (fields.MESSAGE.key, EXPIRED_MESSAGE.encode()), NO_STORE]
 
 
 def transparent_answer(*, server_correlation_id: str | None = None) -> Headers:
@@ -165,10 +161,9 @@ def status_read_request(*, client_correlation_id: str, server_correlation_id: st
 
 def _checked(field: Field, value: str, read: Callable[[bytes], object | None]) -> tuple[bytes, bytes]:
     """One field, if its grammar would read it back; otherwise CR, LF or worse might follow."""
-    raw = value.encode("ascii", "replace")
-    if not value.isascii() or read(raw) is None:
-        raise _broken(field)
-    return field.key, raw
+    if value.isascii() and read(raw := value.encode()) is not None:
+        return field.key, raw
+    raise _broken(field)
 
 
 def _server_id(value: str) -> tuple[bytes, bytes]:
@@ -191,6 +186,11 @@ def _location(value: str) -> tuple[bytes, bytes]:
     if not value.isascii() or grammar.read_location(value.encode("ascii")) is None:
         raise WireError("The Location cannot be sent.", code="internal", field="Location")
     return b"location", value.encode("ascii")
+
+
+@lru_cache(maxsize=64)  # A service has few policies, and each tells every client the same.
+def _ttl(ttl_ms: int) -> tuple[bytes, bytes]:
+    return _milliseconds(fields.TTL, ttl_ms)
 
 
 def _milliseconds(field: Field, value: int) -> tuple[bytes, bytes]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_DAY_MS: Final = 86_400_000
+_THOUSANDTHS: Final = tuple(f".{ms:03d}Z" for ms in range(1000))
 _LAST: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z: RFC 3339 years have four digits.
 # An offset is required: the draft wants an *absolute* timestamp (§5.2.2), and a local time is none.
 _RFC3339: Final = re.compile(
@@ -26,14 +26,12 @@ def format_instant(at: Instant) -> str:
     """``2026-01-02T03:04:05.678Z``. Exact: integers all the way, where ``fromtimestamp(ms / 1000)`` rounds."""
     if not 0 <= at <= _LAST:
         raise WireError("The instant lies outside the years 1970 to 9999.", code="internal")
-    day, rest_ms = divmod(at, _DAY_MS)
-    seconds, ms = divmod(rest_ms, 1000)
-    return f"{_date(day)}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}Z"
+    return _whole_second(at // 1000) + _THOUSANDTHS[at % 1000]
 
 
-@lru_cache(maxsize=16)  # Deadlines lie close together: the calendar is worked out once a day.
-def _date(day: int) -> str:
-    return (_EPOCH + timedelta(days=day)).isoformat()[:11]
+@lru_cache(maxsize=64)  # Deadlines lie close together: the calendar is worked out once a second.
+def _whole_second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
 def parse_instant(value: bytes) -> Instant | None:

@@ -92,6 +92,7 @@ class TwoPhaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 PLAIN: Final = Plain()
 
 # Names bound to this module: the scan below runs for every request.
+_COMMA: Final = ord(",")  # Looking for a byte is ten times as quick as looking for bytes.
 _ENABLED: Final = fields.ENABLED.key
 _ENABLED_LENGTH: Final = len(_ENABLED)
 _CLIENT_ID: Final = fields.CLIENT_CORRELATION_ID.key
@@ -121,7 +122,7 @@ def opted_in(headers: RawHeaders) -> bool:
 
 
 def _says_true(value: bytes) -> bool:
-    if b"," not in value:
+    if _COMMA not in value:
         return grammar.is_true(value.strip(OWS))
     return any(grammar.is_true(part.strip(OWS)) for part in value.split(b","))
 
@@ -142,13 +143,13 @@ def parse(
     """
     if type(headers) is not list:
         headers = list(headers)  # ASGI promises an iterable only, and we may look twice.
-    if not opted_in(headers):
+    values, conflicts = _collect(headers)
+    if values.get(_ENABLED) != grammar.TRUE and not (conflicts and opted_in(headers)):
         return PLAIN
     if method in _READS:
-        return _status_read(headers, strict_uuid=strict_uuid)
+        return _status_read(values, conflicts, strict_uuid=strict_uuid)
     if method == "OPTIONS" or not (method in methods or method == "POST"):
         return PLAIN  # A-15: the header is defined for mutations only. POST stays: it may confirm any method.
-    values, conflicts = _collect(headers)
     confirms = _SERVER_ID in values
     if not confirms and method not in methods:
         return PLAIN
@@ -159,8 +160,7 @@ def parse(
     return _phase_one(path, values, strict_uuid=strict_uuid)
 
 
-def _status_read(headers: RawHeaders, *, strict_uuid: bool) -> StatusRead | Plain:
-    values, conflicts = _collect(headers)
+def _status_read(values: dict[bytes, bytes], conflicts: list[bytes], *, strict_uuid: bool) -> StatusRead | Plain:
     if _SERVER_ID not in values or _CLIENT_ID not in values:
         return PLAIN  # A-04: a GET without both ids reaches the application untouched.
     if conflicts:
@@ -186,7 +186,9 @@ def _phase_two(method: str, path: str, values: dict[bytes, bytes], *, suffix: st
 
 
 def _phase_one(path: str, values: dict[bytes, bytes], *, strict_uuid: bool) -> PhaseOne:
-    mode, callback = _mode(values)
+    mode, callback = Mode.STANDARD, None  # A-36: a callback alone is ignored, the standard mode has none.
+    if values.get(_AUTO_CONFIRM) == grammar.TRUE:
+        mode, callback = _confirmed_by_server(values)
     client_id: str | None = None
     if mode is not Mode.TRANSPARENT or _CLIENT_ID in values:
         client_id = _client_id(values, strict_uuid=strict_uuid)  # A-14; sent in transparent mode it is used (A-35).
@@ -201,10 +203,8 @@ def _phase_one(path: str, values: dict[bytes, bytes], *, strict_uuid: bool) -> P
     )
 
 
-def _mode(values: dict[bytes, bytes]) -> tuple[Mode, str | None]:
+def _confirmed_by_server(values: dict[bytes, bytes]) -> tuple[Mode, str | None]:
     """Which column of the mode table (draft §5.5.8), and the callback if that column has one."""
-    if not _auto_confirms(values):
-        return Mode.STANDARD, None  # A-36: a callback alone is ignored, the standard mode has none.
     raw = values.get(fields.CALLBACK.key)
     if raw is None:
         return Mode.TRANSPARENT, None  # draft §5.5.2: "If omitted, the server proceeds in Transparent Mode".
@@ -212,10 +212,6 @@ def _mode(values: dict[bytes, bytes]) -> tuple[Mode, str | None]:
     if callback is None:  # A-65: no silent fall-back to transparent.
         _refuse("bad_callback", fields.CALLBACK, "The callback is not an https URL without userinfo and fragment.")
     return Mode.AUTO_CONFIRM, callback
-
-
-def _auto_confirms(values: dict[bytes, bytes]) -> bool:
-    return values.get(_AUTO_CONFIRM) == grammar.TRUE  # Flags were lowered when they were collected.
 
 
 def _client_id(values: dict[bytes, bytes], *, strict_uuid: bool) -> str:
@@ -236,7 +232,7 @@ def _server_id(values: dict[bytes, bytes]) -> str:
 
 
 def _refuse_auto_confirm(values: dict[bytes, bytes]) -> None:
-    if _auto_confirms(values):  # A-36: there is nothing left to confirm or to poll for.
+    if values.get(_AUTO_CONFIRM) == grammar.TRUE:  # A-36: there is nothing left to confirm or to poll for.
         _refuse("wrong_place", fields.AUTO_CONFIRM, "Auto-confirm and a server correlation id exclude each other.")
 
 
@@ -261,8 +257,8 @@ def _collect(headers: RawHeaders) -> tuple[dict[bytes, bytes], list[bytes]]:
             continue
         value = raw_value.strip(OWS)
         if name in _FLAGS:
-            value = value.lower()
-        if b"," in value and name not in _TEXTS:
+            value = value.lower()  # Whoever asks for a flag compares it with ``TRUE``.
+        if _COMMA in value and name not in _TEXTS:
             first, *others = [part.strip(OWS) for part in value.split(b",")]
             if others.count(first) != len(others):
                 conflicts.append(name)
