@@ -155,7 +155,7 @@ async def test_an_older_schema_is_migrated(path: str, monkeypatch: pytest.Monkey
     newest = migrations()[-1][0]
     later = [*migrations(), (newest + 1, "CREATE TABLE later (id); ALTER TABLE intent RENAME TO x;")]
     later += [(newest + 2, "ALTER TABLE x RENAME TO intent;")]
-    monkeypatch.setattr(connection, "migrations", lambda: later)
+    monkeypatch.setattr(connection, "migrations", lambda _package: later)
     async with SQLiteStore(path) as store:
         assert await scene.read(store, scene.pair_of(intent)) == intent
         assert store._connection.execute("PRAGMA user_version").get == newest + 2
@@ -168,7 +168,7 @@ async def test_a_migration_that_fails_changes_nothing(path: str, monkeypatch: py
     newest = migrations()[-1][0]
     broken = [*migrations(), (newest + 1, "CREATE TABLE half (id);"), (newest + 2, "CREATE TABLE half (id);")]
     with monkeypatch.context() as patch:
-        patch.setattr(connection, "migrations", lambda: broken)
+        patch.setattr(connection, "migrations", lambda _package: broken)
         with pytest.raises(StoreError, match="half"):
             SQLiteStore(path)
     async with SQLiteStore(path) as store:

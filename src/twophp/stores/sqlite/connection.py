@@ -25,14 +25,14 @@ CACHE_KIB: Final = 32 * 1024  # Enough for a batch of large payloads without spi
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose tables a file holds, and the numbered steps that make them."""
+    """Whose tables a file holds, and where the numbered steps that make them are."""
 
     application_id: int
-    migrations: tuple[tuple[int, str], ...]
+    package: str
     prove_durable: str  # A statement that changes something of no consequence.
 
 
-LEDGER: Final = Schema(application_id=APPLICATION_ID, migrations=migrations(), prove_durable=sql("prove_durable"))
+LEDGER: Final = Schema(application_id=APPLICATION_ID, package=__package__, prove_durable=sql("prove_durable"))
 """A service's own."""
 
 _FSYNC_FAILURES: Final = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
@@ -153,7 +153,7 @@ def migrate(connection: apsw.Connection, path: str, schema: Schema = LEDGER) -> 
         connection.execute(sql("begin"))
         _harden_log(connection)
         with_schema = _refuse_foreign(connection, path, schema)
-        for number, script in schema.migrations:
+        for number, script in migrations(schema.package):
             if number > with_schema:
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version = {number}")
@@ -197,7 +197,7 @@ def _refuse_foreign_at_once(connection: apsw.Connection, path: str, schema: Sche
 def _refuse_foreign(connection: apsw.Connection, path: str, schema: Schema) -> int:
     """The schema's number, if the file is ours or empty."""
     with_schema = int(connection.execute("PRAGMA user_version").get)
-    newest = schema.migrations[-1][0]
+    newest = migrations(schema.package)[-1][0]
     owner = connection.execute("PRAGMA application_id").get
     if owner != schema.application_id and connection.execute(sql("count_tables")).get:
         raise SchemaMismatch(f"{path}: the file belongs to another program", code="foreign_database")
