@@ -19,7 +19,7 @@ from twophp.client.known import Known
 from twophp.client.ledger import Ledger
 from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, patient, reconciling
 from twophp.client.settings import Settings
-from twophp.core.errors import ConfigError, PhaseError
+from twophp.core.errors import ConfigError, PhaseError, StoreUnavailable
 from twophp.stores.clock import pause
 from twophp.stores.portal import Portal
 
@@ -121,6 +121,8 @@ class Machinery:
     def call(self, asked: Asked, http: Http) -> Outcome:
         """Make one call."""
         self._after_fork()
+        if not self._is_open:  # Before anything is sent, not after.
+            raise StoreUnavailable("the transport is closed", code="store_closed")
         return self._drive(calling(asked, self._around), http)
 
     def reconcile(self, http: Http, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:

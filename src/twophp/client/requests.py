@@ -5,11 +5,12 @@ What the protocol knows of a call is in ``response.twophp``, a dict as in ``exte
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final, Unpack
 
 import requests
-from requests.adapters import HTTPAdapter
+from requests.adapters import DEFAULT_POOLSIZE, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
@@ -46,6 +47,7 @@ class TwoPhaseAdapter(HTTPAdapter):
 
     def __init__(self, *, ledger: str, source: str, **options: Unpack[Options]) -> None:
         super().__init__()
+        self._pid = os.getpid()
         self._machinery = Machinery(Settings(ledger=ledger, source=source, **options))
         self._machinery.begin(lambda: _Blocking(self, requests.Request("GET", "https://localhost").prepare(), {}))
 
@@ -59,6 +61,10 @@ class TwoPhaseAdapter(HTTPAdapter):
 
     def plainly(self, request: Any, **how: Any) -> Any:
         """One request and its response, without any protocol of ours."""
+        if self._pid != os.getpid():  # The connections of a parent are not to be used by its child.
+            self._left_behind = self.poolmanager
+            self.init_poolmanager(DEFAULT_POOLSIZE, DEFAULT_POOLSIZE)
+            self._pid = os.getpid()
         return super().send(request, **how)
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -34,7 +35,7 @@ class TwoPhaseTransport(SyncBase):
 
     def __init__(self, *, ledger: str, source: str, transport: Any = None, **options: Unpack[Options]) -> None:
         self._given = transport
-        self._inner: dict[Any, Any] = {}
+        self._inner: dict[tuple[int, Any], Any] = {}
         self._machinery = Machinery(Settings(ledger=ledger, source=source, **options))
         self._machinery.begin(self._own)
 
@@ -57,7 +58,7 @@ class TwoPhaseTransport(SyncBase):
     def close(self) -> None:
         """Stop reconciling, let go of the ledger and of the connections."""
         self._machinery.close()
-        for inner in (self._given, *self._inner.values()):
+        for inner in (self._given, *_own_process(self._inner)):
             if inner is not None:
                 inner.close()
 
@@ -75,9 +76,10 @@ class TwoPhaseTransport(SyncBase):
     def _inner_of(self, library: Any) -> Any:
         if self._given is not None:
             return self._given
-        if library not in self._inner:
-            self._inner.setdefault(library, library.HTTPTransport())
-        return self._inner[library]
+        pid = os.getpid()
+        if (pid, library) not in self._inner:  # The connections of a parent are not to be used by its child.
+            self._inner.setdefault((pid, library), library.HTTPTransport())
+        return self._inner[pid, library]
 
     def _own(self) -> Blocking:
         """The way to send what no caller asked for."""
@@ -93,7 +95,7 @@ class AsyncTwoPhaseTransport(AsyncBase):
 
     def __init__(self, *, ledger: str, source: str, transport: Any = None, **options: Unpack[Options]) -> None:
         self._given = transport
-        self._inner: dict[Any, Any] = {}
+        self._inner: dict[tuple[int, Any], Any] = {}
         self._machinery = AsyncMachinery(Settings(ledger=ledger, source=source, **options))
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -116,7 +118,7 @@ class AsyncTwoPhaseTransport(AsyncBase):
     async def aclose(self) -> None:
         """Stop reconciling, let go of the ledger and of the connections."""
         await self._machinery.close()
-        for inner in (self._given, *self._inner.values()):
+        for inner in (self._given, *_own_process(self._inner)):
             if inner is not None:
                 await inner.aclose()
 
@@ -135,18 +137,23 @@ class AsyncTwoPhaseTransport(AsyncBase):
     def _inner_of(self, library: Any) -> Any:
         if self._given is not None:
             return self._given
-        if library not in self._inner:
-            self._inner.setdefault(library, library.AsyncHTTPTransport())
-        return self._inner[library]
+        pid = os.getpid()
+        if (pid, library) not in self._inner:
+            self._inner.setdefault((pid, library), library.AsyncHTTPTransport())
+        return self._inner[pid, library]
 
     def _own(self) -> Awaiting:
         library = _library_behind(self._given, self._inner)
         return Awaiting(self._inner_of(library), library)
 
 
-def _library_behind(given: Any, used: dict[Any, Any]) -> Any:
+def _own_process(used: dict[tuple[int, Any], Any]) -> list[Any]:
+    return [inner for (pid, _library), inner in used.items() if pid == os.getpid()]
+
+
+def _library_behind(given: Any, used: dict[tuple[int, Any], Any]) -> Any:
     """Which of the two to speak when no request tells: the given transport's, or the one that was used first."""
     for library in installed():
         if isinstance(given, (library.BaseTransport, library.AsyncBaseTransport)):
             return library
-    return next(iter(used), None) or any_library()
+    return next((library for _pid, library in used), None) or any_library()

@@ -1,0 +1,53 @@
+"""A client that is killed, as the machine would kill it, at a named moment of one call.
+
+python -m tests.client.crashing FOLDER URL MOMENT
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import httpx2
+
+from tests.client.callers import settings
+from twophp.client import TwoPhaseTransport, calling
+
+
+class Dying(httpx2.HTTPTransport):
+    """Dies before or after a request of this kind."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self._moment = moment
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        kind = "phase_2" if request.url.path.endswith("/confirm") else "phase_1"
+        self._maybe_die(f"before {kind}")
+        response = super().handle_request(request)
+        response.read()
+        self._maybe_die(f"after {kind}")
+        return response
+
+    def _maybe_die(self, now: str) -> None:
+        if now == self._moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(folder: str, url: str, moment: str) -> None:
+    if moment == "driving":  # Wait for a slow server, and say so.
+        say("driving")
+    transport = TwoPhaseTransport(**settings(Path(folder), transport=Dying(moment), lease_s=1.0))
+    with httpx2.Client(transport=transport, timeout=60) as http, calling(client_correlation_id="the-call"):
+        say(http.post(url, json={"item": 1}).extensions["twophp"]["phase"])
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,232 @@
+"""A client may die at any moment. Whoever comes next takes its calls to the outcome that the server knows."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.client.callers import KINDS, HandTime, Losing, caller, settings
+from tests.client.shop import Shop, committed, ledger, pair, shop
+from twophp.client import Advice, PhaseError, TwoPhaseTransport, calling
+from twophp.core.intent import Phase
+from twophp.stores.clock import system_clock
+
+ROOT = Path(__file__).parents[2]
+MOMENTS = ("before phase_1", "after phase_1", "before phase_2", "after phase_2")
+OTHERS = [("before phase_2", kind) for kind in KINDS if kind != "httpx2"]
+LEASE_OVER_MS = 6_000
+DAY_MS = 86_400_000
+
+
+def crashed(folder: Path, url: str, moment: str) -> None:
+    """Run a client that dies there."""
+    command = [sys.executable, "-m", "tests.client.crashing", str(folder), url, moment]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)  # noqa: S603
+    assert done.returncode == -9, done.stderr
+
+
+class Later:
+    """A clock that a test can set forward, so that leases and deadlines end without anybody waiting."""
+
+    def __init__(self, by_ms: int = LEASE_OVER_MS) -> None:
+        self.by_ms = by_ms
+
+    def __call__(self) -> int:
+        return system_clock() + self.by_ms
+
+
+@pytest.mark.req("A-43", "A-42", "A-49", "P-3.1-a", "P-10.2-d")
+@pytest.mark.parametrize(("moment", "kind"), [*((moment, "httpx2") for moment in MOMENTS), *OTHERS])
+def test_whenever_it_dies_the_call_comes_to_its_outcome(moment: str, kind: str, orders: Shop, tmp_path: Path) -> None:
+    crashed(tmp_path, f"{orders.url}/orders", moment)
+    had_row = bool(committed(tmp_path / "checkout.db"))
+    assert had_row is moment.endswith("phase_2"), (
+        "the row is there before Phase 2 leaves, and not before Phase 1's answer"
+    )
+    progress: list[tuple[int, int]] = []
+    with caller(kind, tmp_path, clock=Later()) as http:
+        done = http.reconcile(progress=lambda *told: progress.append(told))
+        again = http.reconcile()
+    assert (len(done.settled), done.left, again.settled) == (int(had_row), (), ())
+    assert progress == [(1, 1)] * had_row
+    assert orders.runs == ["POST /orders"] * had_row, "confirmed as it was about to, and run once"
+    if had_row:
+        client, server = pair(tmp_path / "checkout.db", "the-call"), pair(tmp_path / "orders.db", "the-call")
+        assert (client.phase, client.outcome) == (server.phase, server.outcome) == (Phase.COMMITTED, Phase.COMMITTED)
+
+
+@pytest.mark.req("A-49", "A-42")
+@pytest.mark.parametrize(
+    ("moment", "phase"), [("before phase_2", Phase.TTL_EXPIRED), ("after phase_2", Phase.COMMITTED)]
+)
+def test_after_the_deadline_it_only_asks(moment: str, phase: Phase, tmp_path: Path) -> None:
+    server_time = Later(0)
+    with shop(tmp_path, clock=server_time) as orders:
+        crashed(tmp_path, f"{orders.url}/orders", moment)
+        runs = list(orders.runs)
+        server_time.by_ms = 60_000
+        with caller("httpx2", tmp_path, clock=Later(60_000)) as http:
+            (settled,) = http.reconcile().settled
+        assert orders.lines()[-1] == "GET /orders"
+        assert orders.runs == runs
+    assert settled.phase == phase
+    assert pair(tmp_path / "checkout.db", "the-call").phase is phase
+
+
+@pytest.mark.req("A-42")
+@pytest.mark.parametrize(("moment", "kind"), [*((moment, "httpx2") for moment in MOMENTS[1:]), *OTHERS[:-1]])
+def test_the_same_call_made_again_goes_on_where_it_stopped(
+    moment: str, kind: str, orders: Shop, tmp_path: Path
+) -> None:
+    crashed(tmp_path, f"{orders.url}/orders", moment)
+    with caller(kind, tmp_path, clock=Later()) as http, calling(client_correlation_id="the-call"):
+        one, two = http.post(f"{orders.url}/orders"), http.post(f"{orders.url}/orders")
+    assert (one.status, one.info["phase"]) == (two.status, two.info["phase"]) == (200, "COMMITTED")
+    assert one.json == two.json
+    assert len(orders.runs) == 1
+
+
+def test_an_id_is_not_lent_to_another_request(orders: Shop, tmp_path: Path) -> None:
+    with caller("httpx2", tmp_path) as http, calling(client_correlation_id="order-4711"):
+        http.post(f"{orders.url}/orders")
+        with pytest.raises(PhaseError) as raised:
+            http.post(f"{orders.url}/orders", json={"item": 2})
+    assert (raised.value.code, raised.value.advice) == ("id_reused", Advice.FIX)
+    assert len(orders.heard) == 2
+
+
+def test_a_call_that_a_live_process_drives_is_left_alone(orders: Shop, tmp_path: Path) -> None:
+    orders.may_end.clear()
+    entered = threading.Event()
+    orders.on_heard = lambda heard: entered.set() if heard.path.endswith("/confirm") else None
+    command = [sys.executable, "-m", "tests.client.crashing", str(tmp_path), f"{orders.url}/orders", "driving"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as living:  # noqa: S603
+        assert living.stdout is not None
+        assert living.stdout.readline() == "driving\n"
+        assert entered.wait(30)
+        beats = heartbeats(tmp_path, 3)  # Three leases of a second would be over, were they not renewed.
+        assert len(beats) == 3
+        with caller("httpx2", tmp_path) as http:
+            done = http.reconcile()
+        assert (done.settled, done.left) == ((), ())
+        assert len(orders.heard) == 2
+        orders.may_end.set()
+        assert living.stdout.readline() == "COMMITTED\n"
+    assert living.returncode == 0
+    assert len(orders.runs) == 1
+
+
+def heartbeats(folder: Path, count: int) -> set[int]:
+    """So many different ends of the only call's lease."""
+    seen: set[int] = set()
+    waiting = threading.Event()
+    for _ in range(600):
+        with sqlite3.connect(f"file:{folder}/checkout.db?mode=ro", uri=True) as connection:
+            seen.update(due for (due,) in connection.execute("SELECT due_at FROM call"))
+        connection.close()
+        if len(seen) >= count:
+            return seen
+        waiting.wait(0.05)
+    return seen
+
+
+def test_two_processes_may_reconcile_at_the_same_time(orders: Shop, tmp_path: Path) -> None:
+    crashed(tmp_path, f"{orders.url}/orders", "before phase_2")
+    with caller("httpx2", tmp_path, clock=Later()) as one, caller("httpx", tmp_path, clock=Later()) as other:
+        found: list[Any] = []
+        threads = [threading.Thread(target=lambda c=c: found.append(c.reconcile())) for c in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len([settled for done in found for settled in done.settled]) == 1
+    assert len(orders.runs) == 1
+
+
+def test_who_was_overtaken_does_not_give_up_what_another_confirmed(orders: Shop, tmp_path: Path) -> None:
+    """A process is stopped between Phase 1 and Phase 2 for so long that another takes its call over and confirms it."""
+    time, net = HandTime(), Losing()
+    transport = TwoPhaseTransport(**settings(tmp_path, transport=net, steady=time, pause=time.pause))
+    ledger_of = transport._machinery._ledger
+    record = ledger_of.record
+
+    async def stopped_after_the_row(client_id: str, command: Any, request: Any = None) -> Any:
+        decision = await record(client_id, command, request)
+        if decision.call is not None and decision.call.stage == "WAITING_CONFIRM" and not time.waits:
+            time.waits.append(0)
+            with caller("httpx2", tmp_path, clock=Later()) as other:
+                assert len(other.reconcile().settled) == 1
+            time.now += 60_000
+        return decision
+
+    ledger_of.record = stopped_after_the_row  # type: ignore[method-assign, assignment]
+    with httpx2.Client(transport=transport) as http:
+        response = http.post(f"{orders.url}/orders")
+    assert response.extensions["twophp"]["phase"] == "COMMITTED"
+    assert orders.runs == ["POST /orders"]
+    assert net.sent == ["phase_1", "status"], "too late to confirm, and not its own to give up"
+
+
+@pytest.mark.req("A-42")
+def test_what_cannot_be_found_out_is_asked_about_again_less_and_less_often(tmp_path: Path) -> None:
+    clock = Later()
+    with shop(tmp_path) as orders:
+        crashed(tmp_path, f"{orders.url}/orders", "after phase_2")
+    with caller("httpx2", tmp_path, clock=clock) as http:  # The server is gone.
+        (left,) = http.reconcile().left
+        assert (left.code, left.phase, left.is_open) == ("no_answer", "WAITING_CONFIRM", True)
+        assert http.reconcile().left == (), "not due again yet"
+        waits = []
+        for _ in range(4):
+            began = clock.by_ms
+            while not http.reconcile().left:
+                clock.by_ms += 500
+            waits.append(clock.by_ms - began)
+    assert waits == sorted(waits)
+    assert waits[-1] > 2 * waits[0]
+
+
+@pytest.mark.req("P-13.2-a")
+def test_the_reconciler_proves_who_asks_with_fresh_credentials(tmp_path: Path) -> None:
+    def identify(head: Any) -> str:
+        assert head.headers.get("authorization", "").startswith("Bearer")
+        return "checkout"
+
+    with shop(tmp_path, identify=identify) as orders:
+        net = Losing(phase_2=99, status=99)
+        options = {"transport": net, "patience_s": 0.0}
+        with caller("httpx2", tmp_path, **options) as http, pytest.raises(PhaseError):
+            http.post(f"{orders.url}/orders", headers={"Authorization": "Bearer one"})
+        with caller("httpx2", tmp_path, clock=Later()) as http:
+            (left,) = http.reconcile().left
+            assert left.code == "confirm_refused"
+        with caller(
+            "httpx2", tmp_path, clock=Later(60_000), credentials=lambda _url: {"Authorization": "Bearer 2"}
+        ) as http:
+            (settled,) = http.reconcile().settled
+    assert settled.phase == "COMMITTED"
+
+
+def test_it_happens_by_itself_at_the_start(orders: Shop, tmp_path: Path) -> None:
+    crashed(tmp_path, f"{orders.url}/orders", "before phase_2")
+    ran = threading.Event()
+    orders.on_heard = lambda heard: ran.set() if heard.path.endswith("/confirm") else None
+    with caller("httpx2", tmp_path, clock=Later(), reconcile_every_s=30.0):
+        assert ran.wait(30)
+    assert pair(tmp_path / "checkout.db", "the-call").phase is Phase.COMMITTED
+
+
+def test_what_has_ended_is_forgotten_in_time_and_its_row_stays(orders: Shop, tmp_path: Path) -> None:
+    with caller("httpx2", tmp_path) as http:
+        said = http.post(f"{orders.url}/orders")
+    with caller("httpx2", tmp_path, clock=Later(31 * DAY_MS)) as http:
+        assert http.reconcile().settled == ()
+    assert [row.phase for row in ledger(tmp_path / "checkout.db")] == [Phase.COMMITTED]
+    assert pair(tmp_path / "checkout.db", said.info["client_correlation_id"]).actor == "client"

@@ -1,0 +1,280 @@
+"""What cannot work is refused at once; what must not be sent is not sent; what is closed lets go of everything."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+
+from tests.client.callers import caller, settings
+from tests.client.shop import Shop
+from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
+from twophp.core.errors import ConfigError, StoreUnavailable
+from twophp.wire.targets import target_of
+
+BAD: list[dict[str, Any]] = [
+    {"source": ""},
+    {"resubmit": -1},
+    {"requested_ttl_ms": 0},
+    {"margin_ms": -1},
+    {"confirm_suffix": "confirm"},
+    {"patience_s": -1},
+    {"poll_limit_s": 0},
+    {"max_body_bytes": 0},
+    {"lease_s": 0},
+    {"reconcile_every_s": 0},
+    {"callback": "http://checkout.example/told"},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: next(iter(bad)))
+def test_a_setting_that_cannot_work_is_refused(bad: dict[str, Any], tmp_path: Path) -> None:
+    for kind in (TwoPhaseTransport, AsyncTwoPhaseTransport):
+        with pytest.raises(ConfigError) as raised:
+            kind(**settings(tmp_path, **bad))
+        assert raised.value.code == "bad_setting"
+
+
+def test_a_ledger_is_one_services_own(tmp_path: Path) -> None:
+    TwoPhaseTransport(**settings(tmp_path)).close()
+    with pytest.raises(ConfigError) as raised:
+        TwoPhaseTransport(**settings(tmp_path, source="another"))
+    assert raised.value.code == "other_service"
+    with pytest.raises(ConfigError) as raised:
+        TwoPhaseTransport(**settings(tmp_path, ledger="nosuch://"))
+    assert raised.value.code == "unknown_store"
+
+
+@pytest.mark.req("P-13.6-a", "P-13.6-b", "A-64")
+def test_plain_http_is_refused_unless_it_is_asked_for(kind: str, orders: Shop, tmp_path: Path) -> None:
+    with caller(kind, tmp_path, allow_insecure=False) as http:
+        with pytest.raises(PhaseError) as raised:
+            http.post(f"{orders.url}/orders")
+        assert http.get(f"{orders.url}/orders/1").status_code == 201, "what is no mutation is nobody's business"
+    assert (raised.value.code, raised.value.advice) == ("tls_required", Advice.FIX)
+    assert orders.lines() == ["GET /orders/1"]
+
+
+def test_a_body_has_a_bound(kind: str, orders: Shop, tmp_path: Path) -> None:
+    with caller(kind, tmp_path, max_body_bytes=1_000) as http, pytest.raises(PhaseError) as raised:
+        http.post(f"{orders.url}/orders", json={"item": "x" * 1_000})
+    assert (raised.value.code, raised.value.advice) == ("body_too_large", Advice.FIX)
+    assert orders.heard == []
+
+
+def test_a_phase_error_is_no_error_of_an_http_library(orders: Shop, tmp_path: Path) -> None:
+    """Whatever retries on a library's errors would make a second call."""
+    with caller("httpx2", tmp_path, allow_insecure=False) as http, pytest.raises(PhaseError) as raised:
+        http.post(f"{orders.url}/orders")
+    assert not isinstance(raised.value, (httpx.HTTPError, httpx2.HTTPError, OSError))
+    assert "tls" in str(raised.value).lower() or "https" in str(raised.value)
+
+
+@pytest.mark.req("A-55")
+@pytest.mark.parametrize(
+    ("url", "service"),
+    [
+        ("https://orders.internal/orders", "orders"),
+        ("https://user:secret@Orders:8443/a", "orders"),
+        ("http://127.0.0.1:8001/orders", "127.0.0.1:8001"),
+        ("http://[::1]:8001/orders", "[::1]:8001"),
+    ],
+)
+def test_a_service_is_called_by_the_first_label_of_its_host(url: str, service: str) -> None:
+    assert target_of(url).service == service
+    assert "secret" not in target_of(url).url
+
+
+def test_closing_lets_go_of_everything_and_twice_is_once(orders: Shop, tmp_path: Path) -> None:
+    before = threading.active_count()
+    transport = TwoPhaseTransport(**settings(tmp_path, reconcile_every_s=60.0))
+    client = httpx2.Client(transport=transport)
+    client.post(f"{orders.url}/orders")
+    client.close()
+    transport.close()
+    assert threading.active_count() <= before + 1, "the shop's own threads come and go"
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("twophp-check")]
+    with pytest.raises(StoreUnavailable), httpx2.Client(transport=transport) as again:
+        again.post(f"{orders.url}/orders")
+
+
+def test_an_asynchronous_transport_belongs_to_one_loop(orders: Shop, tmp_path: Path) -> None:
+    async def post(client: httpx2.AsyncClient) -> None:
+        await client.post(f"{orders.url}/orders")
+
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        client = httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**settings(tmp_path)))
+        one.run(post(client))
+        with pytest.raises(ConfigError) as raised:
+            other.run(post(client))
+        one.run(client.aclose())
+    assert raised.value.code == "other_loop"
+
+
+def test_many_callers_share_one_transport(orders: Shop, tmp_path: Path) -> None:
+    ids: list[str] = []
+    with caller("httpx2", tmp_path) as http:
+        work = [threading.Thread(target=lambda: ids.extend(_some(http, orders))) for _ in range(8)]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+    assert len(set(ids)) == len(orders.runs) == 40
+
+
+def _some(http: Any, orders: Shop) -> list[str]:
+    return [http.post(f"{orders.url}/orders").info["client_correlation_id"] for _ in range(5)]
+
+
+def test_many_tasks_share_one_transport(orders: Shop, tmp_path: Path) -> None:
+    async def all_at_once() -> set[str]:
+        transport = AsyncTwoPhaseTransport(**settings(tmp_path))
+        async with httpx.AsyncClient(transport=transport, timeout=30) as http:
+            done = await asyncio.gather(*(http.post(f"{orders.url}/orders") for _ in range(40)))
+        return {response.extensions["twophp"]["client_correlation_id"] for response in done}
+
+    assert len(asyncio.run(all_at_once())) == len(orders.runs) == 40
+
+
+def test_a_cancelled_call_is_left_to_the_reconciler(orders: Shop, tmp_path: Path) -> None:
+    orders.may_end.clear()
+
+    async def cancelled() -> int:
+        transport = AsyncTwoPhaseTransport(**settings(tmp_path, lease_s=0.2))
+        async with httpx2.AsyncClient(transport=transport, timeout=30) as http:
+            entered, loop = asyncio.Event(), asyncio.get_running_loop()
+            orders.on_heard = lambda heard: (
+                loop.call_soon_threadsafe(entered.set) if heard.path.endswith("/confirm") else None
+            )
+            task = asyncio.create_task(http.post(f"{orders.url}/orders"))
+            await entered.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            orders.may_end.set()
+            settled = 0
+            while not settled:
+                settled = len((await transport.reconcile()).settled)
+            return settled
+
+    assert asyncio.run(cancelled()) == 1
+    assert len(orders.runs) == 1
+
+
+ONLY = """
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None
+import {library} as library
+from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport
+transport = TwoPhaseTransport(ledger="memory:", source="checkout", allow_insecure=True)
+assert isinstance(transport, library.BaseTransport)
+with library.Client(transport=transport) as http:
+    response = http.post({url!r}, json={{"item": 1}})
+    assert response.extensions["twophp"]["phase"] == "COMMITTED", response
+"""
+
+
+@pytest.mark.parametrize(("library", "missing"), [("httpx", ["httpx2", "requests"]), ("httpx2", ["httpx", "requests"])])
+def test_one_of_the_libraries_is_enough(library: str, missing: list[str], orders: Shop, tmp_path: Path) -> None:
+    program = ONLY.format(library=library, missing=missing, url=f"{orders.url}/orders")
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+
+
+def test_with_neither_it_can_still_be_imported(tmp_path: Path) -> None:
+    program = """
+import sys
+sys.modules["httpx"] = sys.modules["httpx2"] = None
+from twophp.client import PhaseError, TwoPhaseTransport
+from twophp.client.requests import TwoPhaseAdapter
+TwoPhaseAdapter(ledger="memory:", source="checkout").close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_same_transport_serves_both_libraries(orders: Shop, tmp_path: Path) -> None:
+    transport = TwoPhaseTransport(**settings(tmp_path))
+    for library in (httpx, httpx2):
+        client: Any = library.Client(transport=transport)
+        response = client.post(f"{orders.url}/orders", json={})
+        assert type(response).__module__.startswith(library.__name__)
+        assert response.extensions["twophp"]["phase"] == "COMMITTED"
+    transport.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_opens_a_ledger_of_its_own(orders: Shop, tmp_path: Path) -> None:
+    program = """
+import os, sys, httpx2
+from twophp.client import TwoPhaseTransport
+transport = TwoPhaseTransport(ledger="sqlite:///checkout.db", source="checkout", allow_insecure=True)
+http = httpx2.Client(transport=transport)
+http.post(sys.argv[1], json={})
+child = os.fork()
+for _ in range(3):
+    assert http.post(sys.argv[1], json={}).extensions["twophp"]["phase"] == "COMMITTED"
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    http.close()
+else:
+    os._exit(0)
+"""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-W", "ignore", "-c", program, f"{orders.url}/orders"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(orders.runs) == 7
+
+
+@pytest.mark.req("P-13.2-a")
+def test_a_confirm_that_is_refused_has_run_nothing(orders: Shop, tmp_path: Path) -> None:
+    net = Forgetful()
+    with caller("httpx2", tmp_path, transport=net) as http, pytest.raises(PhaseError) as raised:
+        http.post(f"{orders.url}/orders")
+    assert (raised.value.code, raised.value.advice, raised.value.phase) == (
+        "confirm_refused",
+        Advice.RESUBMIT,
+        "TTL_EXPIRED",
+    )
+    assert orders.runs == []
+
+
+class Forgetful(httpx2.HTTPTransport):
+    """Breaks a header of every confirm on its way."""
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/confirm"):
+            request.headers["DTT-2PHP-Client-Correlation-ID"] = "not the one, not even an id"
+        return super().handle_request(request)
+
+
+def test_two_callers_of_one_named_call_do_it_once(orders: Shop, tmp_path: Path) -> None:
+    said: list[Any] = []
+
+    def make() -> None:
+        with caller("httpx2", tmp_path, lease_s=0.5) as http, calling(client_correlation_id="order-4711"):
+            said.append(http.post(f"{orders.url}/orders").json)
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 4
+    assert all(answer == said[0] for answer in said)
+    assert len(orders.runs) == 1
