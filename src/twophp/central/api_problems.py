@@ -1,0 +1,128 @@
+"""Refusals of the central ledger: ``application/problem+json`` (RFC 9457) with a stable ``code``.
+
+``PROBLEMS`` is the whole vocabulary. ``detail`` is for people and never quotes a credential.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from twophp.core.errors import StoreError, TwoPHPError, Unauthenticated, WireError
+
+log: Final = logging.getLogger("twophp.central")
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 2
+INTERNAL: Final = 500
+
+
+class Kind(NamedTuple):
+    """One line of the table."""
+
+    status: int
+    title: str
+
+
+PROBLEMS: Final[dict[str, Kind]] = {
+    "bad_batch": Kind(400, "The batch is not what the schema says."),
+    "bad_encoding": Kind(400, "The body is not what its content encoding says."),
+    "bad_cursor": Kind(400, "The cursor is not one of ours."),
+    "bad_size": Kind(400, "There is no tree of that size, or no leaf of that number in it."),
+    "unauthenticated": Kind(401, "A credential is needed."),
+    "forbidden": Kind(403, "None of your roles allows this."),
+    "other_name": Kind(403, "The credential belongs to a service of another name."),
+    "unregistered": Kind(403, "The credential has not registered its service."),
+    "not_found": Kind(404, "There is nothing here."),
+    "method_not_allowed": Kind(405, "The method is not allowed here."),
+    "no_pull_url": Kind(409, "The service has not said where its ledger can be pulled from."),
+    "too_large": Kind(413, "The body is too large."),
+    "unsupported_encoding": Kind(415, "Content-Encoding may be gzip, or absent."),
+    "bad_parameter": Kind(422, "A parameter is missing or malformed."),
+    "bad_roles": Kind(422, "A token has one role or more, and a service's has no other."),
+    "no_parquet": Kind(422, "Parquet needs the extra twophp[parquet] where the central ledger runs."),
+    "slow_down": Kind(429, "This credential has a batch under way already."),
+    "internal": Kind(500, "Internal error."),
+    "pull_failed": Kind(502, "The service's ledger could not be pulled."),
+    "store_unavailable": Kind(503, "The central ledger's database does not answer."),
+    "overloaded": Kind(503, "Too many batches are waiting."),
+}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of a refusal."""
+
+    status: int
+    code: str
+    title: str
+    detail: str = ""
+
+
+class ApiProblem(TwoPHPError):
+    """Raised anywhere in a route; answered as the table says."""
+
+    default_code = "internal"
+
+    def __init__(self, code: str, detail: str = "", *, retry_after_s: int | None = None) -> None:
+        super().__init__(detail or PROBLEMS[code].title, code=code)
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+
+
+def problem(code: str, detail: str = "", *, retry_after_s: int | None = None, challenge: str | None = None) -> Response:
+    """The answer for a code."""
+    kind = PROBLEMS[code]
+    headers = {"Cache-Control": "no-store"}
+    if retry_after_s is not None:
+        headers["Retry-After"] = str(retry_after_s)
+    if challenge is not None:
+        headers["WWW-Authenticate"] = challenge
+    body = msgspec.json.encode(Problem(status=kind.status, code=code, title=kind.title, detail=detail))
+    return Response(body, kind.status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: Exception) -> Response:
+    """The answer for whatever was raised. What is not ours is internal, and said to the log alone."""
+    match error:
+        case ApiProblem():
+            answer = problem(error.code, error.detail, retry_after_s=error.retry_after_s)
+        case Unauthenticated():
+            answer = problem("unauthenticated", challenge=error.challenge)
+        case StoreError():
+            log.warning("the database does not answer: %s", error)
+            answer = problem("store_unavailable", retry_after_s=RETRY_AFTER_S)
+        case WireError():
+            answer = problem(error.code, str(error)[:500])
+        case TwoPHPError() if error.code in PROBLEMS:
+            answer = problem(error.code)
+        case RequestValidationError():
+            answer = problem("bad_parameter", _where(error))
+        case HTTPException():
+            answer = problem({404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "internal"))
+        case _:
+            log.error("a request failed", exc_info=error)
+            answer = problem("internal")
+    return answer
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application as a problem."""
+
+    async def answer(_request: Request, error: Exception) -> Response:
+        return problem_of(error)
+
+    for kind in (TwoPHPError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
+
+
+def _where(error: RequestValidationError) -> str:
+    """Which parameters; not what stood there."""
+    places = {".".join(str(part) for part in one["loc"]) + f": {one['msg']}" for one in error.errors()}
+    return "; ".join(sorted(places))[:500]

@@ -1,0 +1,164 @@
+"""Ledger rows as they travel to the central ledger and out of it: JSON, the draft's sixteen names, ISO 8601 instants.
+
+All sixteen keys are there even where the value is null (P-9.8-0), then those of ours. What a newer writer adds is not
+read; what it leaves out of the sixteen is refused. Nothing here is trusted: lengths, characters and ranges are judged
+while reading, the rules between fields by ``core.entry.broken_rules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from twophp.core.entry import Actor, LedgerEntry
+from twophp.core.errors import WireError
+from twophp.core.intent import Mode, Phase
+from twophp.core.records import Instant
+from twophp.wire.instant import format_instant
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def _text(characters: str, least: int, most: int) -> Meta:
+    """Text of these characters, all of it: ``$`` would let a newline by at the end."""
+    return Meta(min_length=least, max_length=most, pattern=rf"\A{characters}{'+' if least else '*'}\Z")
+
+
+_ID: Final = "[A-Za-z0-9._~:-]"
+_PRINTED: Final = r"[^\x00-\x1f\x7f]"
+
+Id: TypeAlias = Annotated[str, _text(_ID, 1, 128)]
+Name: TypeAlias = Annotated[str, _text(_PRINTED, 1, 256)]
+EndpointName: TypeAlias = Annotated[str, _text(_PRINTED, 1, 4096)]
+Reference: TypeAlias = Annotated[str, _text(_PRINTED, 0, 1024)]
+Digest: TypeAlias = Annotated[str, _text("[0-9A-Za-z:_=+/-]", 0, 128)]
+At: TypeAlias = Annotated[datetime, Meta(tz=True)]
+Positive: TypeAlias = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+
+
+class WireRow(msgspec.Struct, kw_only=True, gc=False):
+    """One row as JSON spells it."""
+
+    client_correlation_id: Id
+    server_correlation_id: Id
+    service_ledger_id: Id
+    service_endpoint: EndpointName
+    actor: Actor
+    source: Name
+    target: Name | None
+    parent_reference_id: Id
+    phase: Phase
+    phase_1_timestamp: At
+    phase_2_timestamp: At | None
+    ttl_ms: Positive
+    outcome: Phase | None
+    payload_ref: Reference | None
+    sync_timestamp: At | None
+    transaction_reference: Reference | None
+    version: Positive
+    mode: Mode = Mode.STANDARD
+    client_id_is_proxy: bool = False
+    settled_at: At | None = None
+    request_digest: Digest | None = None
+
+
+class _Batch(msgspec.Struct):
+    """Rows are read one by one, so that the one that is wrong can be named."""
+
+    rows: list[msgspec.Raw]
+    drained: bool | UnsetType = UNSET
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What a shipper sends. ``drained``: its writer had nothing more to send when it was made."""
+
+    rows: Sequence[LedgerEntry]
+    drained: bool = False
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_batch: Final = msgspec.json.Decoder(_Batch).decode
+_row: Final = msgspec.json.Decoder(WireRow).decode
+_rows: Final = msgspec.json.Decoder(list[WireRow]).decode
+
+
+def row_document(entry: LedgerEntry) -> dict[str, Any]:
+    """The row for a JSON encoder, in the draft's order."""
+    document = msgspec.structs.asdict(entry)
+    for name in ("phase_1_timestamp", "phase_2_timestamp", "sync_timestamp", "settled_at"):
+        if document[name] is not None:
+            document[name] = format_instant(document[name])
+    return document
+
+
+def encode_batch(entries: Iterable[LedgerEntry], *, drained: bool = False) -> bytes:
+    """A batch for ``POST /v1/entries``."""
+    return _encode({"rows": [row_document(entry) for entry in entries], "drained": drained})
+
+
+def decode_batch(body: bytes, *, most: int) -> Batch:
+    """Read a batch from anybody; raises WireError that names the first thing wrong, and takes nothing half."""
+    try:
+        batch = _batch(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not a batch: {error}", code="bad_batch") from None
+    if len(batch.rows) > most:
+        raise WireError(f"a batch has at most {most:,} rows", code="bad_batch")
+    return Batch([_read(number, raw) for number, raw in enumerate(batch.rows)], batch.drained is True)
+
+
+def _read(number: int, raw: msgspec.Raw) -> LedgerEntry:
+    try:
+        return _entry(_row(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise WireError(f"row {number}: {error}", code="bad_batch") from None
+
+
+def decode_rows(body: bytes) -> list[LedgerEntry]:
+    """Rows as the central ledger or a service's own answers them; raises WireError."""
+    try:
+        return [_entry(row) for row in _rows(body)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise WireError(f"not rows: {error}", code="bad_batch") from None
+
+
+def _entry(row: WireRow) -> LedgerEntry:
+    return LedgerEntry(
+        row.client_correlation_id,
+        row.server_correlation_id,
+        row.service_ledger_id,
+        row.service_endpoint,
+        row.actor,
+        row.source,
+        row.target,
+        row.parent_reference_id,
+        row.phase,
+        _instant(row.phase_1_timestamp),
+        _maybe(row.phase_2_timestamp),
+        row.ttl_ms,
+        row.outcome,
+        row.payload_ref,
+        _maybe(row.sync_timestamp),
+        row.transaction_reference,
+        row.version,
+        row.mode,
+        row.client_id_is_proxy,
+        _maybe(row.settled_at),
+        row.request_digest,
+    )
+
+
+def _instant(at: datetime) -> Instant:
+    found = (at - _EPOCH) // _MILLISECOND
+    if found < 0:
+        raise ValueError("an instant lies before 1970")
+    return found
+
+
+def _maybe(at: datetime | None) -> Instant | None:
+    return None if at is None else _instant(at)
