@@ -9,6 +9,7 @@ from twophp.cli.demo import demo
 from twophp.cli.doctor import doctor
 from twophp.cli.keys import keys
 from twophp.cli.ledger import ledger
+from twophp.cli.obligations import obligations
 from twophp.cli.output import Commands
 from twophp.cli.registrar import registrar
 
@@ -26,4 +27,5 @@ main.add_command(demo)
 main.add_command(doctor)
 main.add_command(keys)
 main.add_command(ledger)
+main.add_command(obligations)
 main.add_command(registrar)

@@ -165,6 +165,9 @@ AND (?3 = '' OR key = ?3) AND (?5 = '' OR trace_id = ?5)
 AND (?6 = '' OR id < (SELECT earlier.id FROM obligation AS earlier WHERE earlier.obligation_id = ?6))
 ORDER BY id DESC LIMIT ?7;
 
+-- name: obligation_with_id
+SELECT * FROM obligation WHERE obligation_id = ?;
+
 -- name: count_reserved
 SELECT count(*) FROM obligation WHERE due_at IS NOT NULL;
 

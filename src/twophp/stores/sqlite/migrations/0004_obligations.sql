@@ -1,6 +1,6 @@
 -- Obligations as a product of their own: budgets, fencing tokens, and two more kinds of work for the outbox.
 
--- Whether it takes up a place in its flow's budget right now: what was not counted is not subtracted either.
+-- Whether it takes up a place in its flow's budget while it is Reserved: what was not counted is not subtracted either.
 ALTER TABLE obligation ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
 -- After a crash somebody has to find what an intent's handler had reserved.
 CREATE INDEX obligation_of_intent ON obligation (intent) WHERE state = 'Reserved' AND intent <> '';
