@@ -5,6 +5,7 @@ was ever accepted is a leaf of the Merkle tree, in order of arrival, so a row th
 found by anyone who kept an old tree head.
 
 ``sequence`` is the number of a row's newest leaf. It orders everything: cursors, live updates and proofs speak of it.
+Leaves count from 1, so a tree head's size is the sequence of its last leaf; RFC 9162's index is one less.
 """
 
 from __future__ import annotations
@@ -235,6 +236,10 @@ class CentralStore(Protocol):
 
     async def revoke_token(self, token_id: str, at: Instant) -> bool:
         """False if there is none."""
+        ...
+
+    async def token_used(self, token_id: str, at: Instant) -> None:
+        """Note when a token was last used."""
         ...
 
     async def log_access(self, lines: Sequence[Access]) -> None:

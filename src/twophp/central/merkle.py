@@ -1,0 +1,229 @@
+"""The Merkle tree over what the central ledger has accepted: heads, proofs and their verification (RFC 9162 §2.1).
+
+Theory. Leaves are hashed as ``SHA-256(0x00 || leaf)``, nodes as ``SHA-256(0x01 || left || right)``; a tree of n leaves
+splits at the largest power of two below n. A *head* (size and root) binds every leaf and its place. From it follow two
+proofs, each of as many hashes as the tree is high: a leaf is in the tree (*inclusion*), and one tree continues another
+(*consistency*). Whoever keeps an old head finds out with them that a row was rewritten, removed or slipped in between.
+
+A leaf is one version of one row, in the order of arrival: ``LEAF_TAG``, then the row as one MessagePack array of the
+fields of ``LedgerEntry`` in their order, ``sync_timestamp`` as it was assigned. MessagePack puts the length before
+every string and the count before every array, and has one shortest form for each integer, so no two rows have the same
+bytes and any language can write them. There is no payload in a row, so erasing payloads, or the keys they were sealed
+with, leaves every proof as it was; so does a newer version of a row, which is a leaf of its own.
+
+Kept are *tiles*: 256 neighbouring hashes of every eighth level, so a batch writes a handful of rows and a proof reads a
+handful. A node between is computed from its tile. A leaf's *index* counts from 0, as in RFC 9162; a ``sequence`` counts
+from 1, so that the size of a head is the sequence of its last leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Final, TypeAlias
+
+import msgspec
+
+from twophp.core.entry import LedgerEntry
+
+LEAF_TAG: Final = b"twophp:central-leaf:1\n"
+HASH_BYTES: Final = 32
+TILE_LEVELS: Final = 8
+TILE_WIDTH: Final = 1 << TILE_LEVELS
+EMPTY_ROOT: Final = sha256(b"").digest()
+
+Range: TypeAlias = tuple[int, int]
+"""A subtree, as the half-open range of its leaves' indexes."""
+TileKey: TypeAlias = tuple[int, int]
+"""A tile: how many times eight levels above the leaves, and its number from the left."""
+Tiles: TypeAlias = Mapping[TileKey, bytes]
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_astuple: Final = msgspec.structs.astuple
+_BEFORE_LEAF: Final = b"\x00" + LEAF_TAG
+
+
+def leaf_bytes(entry: LedgerEntry) -> bytes:
+    """What stands for one version of a row."""
+    return LEAF_TAG + _encode(_astuple(entry))
+
+
+def leaf_hash(entry: LedgerEntry) -> bytes:
+    """The leaf's hash."""
+    return sha256(_BEFORE_LEAF + _encode(_astuple(entry))).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """The hash of an inner node."""
+    return sha256(b"\x01" + left + right).digest()
+
+
+# Keeping: what a batch adds. ------------------------------------------------------------------------------------------
+
+
+def edge_of(size: int) -> list[TileKey]:
+    """The tiles that the next leaf continues, from the bottom up; what has no hash yet is not among them."""
+    keys = []
+    level, count = 0, size
+    while count:
+        if count % TILE_WIDTH:
+            keys.append((level, count // TILE_WIDTH))
+        level, count = level + 1, count // TILE_WIDTH
+    return keys
+
+
+def appended(size: int, edge: Tiles, leaves: Sequence[bytes]) -> dict[TileKey, bytes]:
+    """The tiles that change when these leaf hashes follow ``size`` others, as they are then. ``edge``: see above."""
+    changed: dict[TileKey, bytes] = {}
+    level, count, fresh = 0, size, b"".join(leaves)
+    while fresh:
+        number = count // TILE_WIDTH
+        hashes = edge.get((level, number), b"") + fresh
+        tiles = [hashes[at : at + TILE_WIDTH * HASH_BYTES] for at in range(0, len(hashes), TILE_WIDTH * HASH_BYTES)]
+        changed |= {(level, number + place): tile for place, tile in enumerate(tiles)}
+        full = tiles if len(tiles[-1]) == TILE_WIDTH * HASH_BYTES else tiles[:-1]
+        level, count, fresh = level + 1, number, b"".join(_fold(tile) for tile in full)
+    return changed
+
+
+def _fold(hashes: bytes) -> bytes:
+    """The root over neighbouring hashes, a power of two of them."""
+    level = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
+    while len(level) > 1:
+        level = [sha256(b"\x01" + left + right).digest() for left, right in zip(level[::2], level[1::2], strict=True)]
+    return level[0]
+
+
+# Proving: which subtrees a proof names, and what they hash to. --------------------------------------------------------
+
+
+def inclusion_path(index: int, size: int) -> list[Range]:
+    """The subtrees beside the way from a leaf up to the root, from the bottom (RFC 9162 §2.1.3.1)."""
+    path = []
+    start, end = 0, size
+    while end - start > 1:
+        middle = start + _split(end - start)
+        if index < middle:
+            path.append((middle, end))
+            end = middle
+        else:
+            path.append((start, middle))
+            start = middle
+    return path[::-1]
+
+
+def consistency_path(old_size: int, new_size: int) -> list[Range]:
+    """The subtrees from which both roots follow, from the bottom (RFC 9162 §2.1.4.1)."""
+    if old_size in (0, new_size):
+        return []  # Everything continues nothing, and itself.
+    path = []
+    start, end = 0, new_size
+    while old_size != end:
+        middle = start + _split(end - start)
+        if old_size <= middle:
+            path.append((middle, end))
+            end = middle
+        else:
+            path.append((start, middle))
+            start = middle
+    if start:  # A left-most subtree is the old tree itself, whose root the asker has.
+        path.append((start, end))
+    return path[::-1]
+
+
+def tiles_of(ranges: Iterable[Range]) -> set[TileKey]:
+    """The tiles from which the hashes of these subtrees follow."""
+    return {_place(level, index)[0] for range_ in ranges for level, index in _complete(*range_)}
+
+
+def hashes_of(ranges: Iterable[Range], tiles: Tiles) -> list[bytes]:
+    """What each subtree hashes to."""
+    return [_hash_of(range_, tiles) for range_ in ranges]
+
+
+def root_of(size: int, tiles: Tiles) -> bytes:
+    """The root over the first ``size`` leaves, from the tiles of ``[(0, size)]``."""
+    return _hash_of((0, size), tiles) if size else EMPTY_ROOT
+
+
+def _hash_of(range_: Range, tiles: Tiles) -> bytes:
+    """Whole subtrees, smaller and smaller to the right, are joined from the right."""
+    nodes = [_node(level, index, tiles) for level, index in _complete(*range_)]
+    found = nodes.pop()
+    while nodes:
+        found = node_hash(nodes.pop(), found)
+    return found
+
+
+def _complete(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The whole subtrees of a range that begins where a subtree of its size may, by level and index."""
+    while start < end:
+        level = (end - start).bit_length() - 1
+        yield level, start >> level
+        start += 1 << level
+
+
+def _place(level: int, index: int) -> tuple[TileKey, int, int]:
+    """Where the hashes under a node are kept: the tile, the first of them, and how many."""
+    width = 1 << level % TILE_LEVELS
+    first = index * width
+    return (level // TILE_LEVELS, first // TILE_WIDTH), first % TILE_WIDTH, width
+
+
+def _node(level: int, index: int, tiles: Tiles) -> bytes:
+    key, first, width = _place(level, index)
+    return _fold(tiles[key][first * HASH_BYTES : (first + width) * HASH_BYTES])
+
+
+def _split(size: int) -> int:
+    """The largest power of two that is smaller than ``size``."""
+    return 1 << (size - 1).bit_length() - 1
+
+
+# Verifying: with nothing but hashes in hand. --------------------------------------------------------------------------
+
+
+def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
+    """Whether ``path`` shows that this leaf hash is number ``index`` under ``root`` (RFC 9162 §2.1.3.2)."""
+    if not 0 <= index < size:
+        return False
+    place, last, found = index, size - 1, leaf
+    for beside in path:
+        if last == 0:
+            return False
+        if place & 1 or place == last:
+            found = node_hash(beside, found)
+            while not place & 1 and place:
+                place, last = place >> 1, last >> 1
+        else:
+            found = node_hash(found, beside)
+        place, last = place >> 1, last >> 1
+    return last == 0 and found == root
+
+
+def verify_consistency(old_size: int, old_root: bytes, new_size: int, new_root: bytes, path: Sequence[bytes]) -> bool:
+    """Whether ``path`` shows that the tree under ``new_root`` begins with the one under ``old_root`` (§2.1.4.2)."""
+    if old_size > new_size or old_size < 0:
+        return False
+    if old_size == 0:
+        return not path and old_root == EMPTY_ROOT
+    if old_size == new_size:
+        return not path and old_root == new_root
+    hashes = list(path) if old_size & (old_size - 1) else [old_root, *path]
+    if not hashes:
+        return False
+    place, last = old_size - 1, new_size - 1
+    while place & 1:
+        place, last = place >> 1, last >> 1
+    old_found = new_found = hashes[0]
+    for beside in hashes[1:]:
+        if last == 0:
+            return False
+        if place & 1 or place == last:
+            old_found, new_found = node_hash(beside, old_found), node_hash(beside, new_found)
+            while not place & 1 and place:
+                place, last = place >> 1, last >> 1
+        else:
+            new_found = node_hash(new_found, beside)
+        place, last = place >> 1, last >> 1
+    return last == 0 and old_found == old_root and new_found == new_root

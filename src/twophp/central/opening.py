@@ -1,0 +1,19 @@
+"""Central ledger URLs: ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twophp.central.ports import CentralStore
+from twophp.central.sqlite import SqliteCentral
+from twophp.ports import MintId
+from twophp.stores.clock import mint_uuid
+from twophp.stores.urls import parse_store_url
+
+SUPPORTED: Final = "sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/database"
+
+
+async def open_central(url: str, *, mint: MintId = mint_uuid) -> CentralStore:
+    """The database that ``url`` names, opened and migrated; a SQLite file is made if it is not there."""
+    where = parse_store_url(url, supported=SUPPORTED)
+    return SqliteCentral(where.path or None, mint=mint)

@@ -1,0 +1,194 @@
+"""One SQLite file behind two threads: one writes, one reads, and the event loop waits for neither.
+
+In memory there is one connection for both, since nobody else could open it; an export then reads from a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias, TypeVar
+
+import apsw
+
+from twophp.central.statements import statements
+from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
+from twophp.stores.sqlite.connection import Schema, is_fsync_failure, migrate, open_connection, translate
+from twophp.stores.sqlite.sql import migrations
+
+log: Final = logging.getLogger("twophp.central")
+
+MOST_WAITING: Final = 64
+"""So many batches may wait for the writer; whoever comes then is told to come again."""
+CHECKPOINT_PAGES: Final = 16_384
+CACHE_KIB: Final = 128 * 1024  # Random ids touch pages all over their indexes.
+
+SQL: Final = statements(__package__)
+CENTRAL: Final = Schema(application_id=0x32504843, package=__package__, prove_durable=SQL["prove_durable"])  # "2PHC"
+
+T = TypeVar("T")
+Values: TypeAlias = tuple[Any, ...]
+
+
+class Database:
+    """A file, or a database in memory where ``path`` is None."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self._waiting = 0
+        self._is_closed = False
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="twophp-central-write")
+        self._reading = (
+            ThreadPoolExecutor(1, thread_name_prefix="twophp-central-read") if path is not None else self._writing
+        )
+        self._poison: StorePoisoned | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self._log_pages = 0
+        if self.path is None:
+            self._writer = self._reader = _in_memory()
+            return
+        self._writer = open_connection(self.path, schema=CENTRAL)
+        migrate(self._writer, self.path, CENTRAL)
+        self._writer.set_wal_hook(self._count_log_pages)
+        self._reader = open_connection(self.path, read_only=True, schema=CENTRAL)
+        for connection in (self._writer, self._reader):
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+
+    async def write(self, change: Callable[[apsw.Connection], T]) -> T:
+        """Run ``change`` in a transaction of its own; what it returns is durable. Raises errors of ours alone."""
+        if self._waiting >= MOST_WAITING:
+            message = f"{MOST_WAITING} changes are waiting for the disk"
+            raise StoreOverloaded(message)
+        self._waiting += 1
+        try:
+            return await self._off_loop(self._writing, lambda: self._transact(change))
+        finally:
+            self._waiting -= 1
+
+    async def read(self, question: Callable[[apsw.Connection], T]) -> T:
+        """Ask; what ``question`` reads is of one moment."""
+        return await self._off_loop(self._reading, lambda: self._ask(question))
+
+    async def chunks(self, statement: str, values: Values, size: int) -> AsyncIterator[list[Values]]:
+        """Every row of an answer as of now, ``size`` at a time, on a connection of its own."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-central-export")
+        try:
+            connection = await self._off_loop(self._writing if self.path is None else thread, self._snapshot)
+            try:
+                cursor = await self._off_loop(thread, lambda: connection.execute(statement, values))
+                while rows := await self._off_loop(thread, lambda: _some(cursor, size)):
+                    yield rows
+            finally:
+                await self._off_loop(thread, connection.close)
+        finally:
+            thread.shutdown(wait=False)
+
+    async def close(self) -> None:
+        """Finish what was begun. The last handle to close folds the log into the database."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._writing.shutdown)
+        await loop.run_in_executor(None, self._reading.shutdown)
+        for connection in {self._reader, self._writer}:
+            connection.close()
+
+    async def _off_loop(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        if self._is_closed:
+            raise StoreUnavailable("the central ledger's database is closed", code="store_closed")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
+        except apsw.Error as error:
+            raise translate(error, self.path or "memory") from error
+
+    def _transact(self, change: Callable[[apsw.Connection], T]) -> T:
+        if self._poison is not None:
+            self._open_anew()
+        connection = self._writer
+        with _undone_on_failure(connection):
+            connection.execute(SQL["begin"])
+            answer = change(connection)
+            self._commit(connection)
+        if self._log_pages >= CHECKPOINT_PAGES:
+            self._checkpoint(connection)
+        return answer
+
+    def _commit(self, connection: apsw.Connection) -> None:
+        try:
+            connection.execute(SQL["commit"])
+        except (apsw.FullError, apsw.ConstraintError):
+            raise  # Certain: the log could not grow, or the change was refused.
+        except apsw.Error as error:
+            self._poison = StorePoisoned(f"a commit failed on {self.path}: {error}")
+            message = f"the commit failed and may still be on the disk: {error}"
+            raise CommitUnknown(message) from error
+
+    def _open_anew(self) -> None:
+        """A handle whose commit failed knows nothing for certain. Whoever sends again finds out what is there."""
+        log.warning("opening the database anew: %s", self._poison)
+        for connection in {self._writer, self._reader}:
+            connection.close(force=True)
+        self._open()
+        self._poison = None
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
+        """Fold the log into the database. What was committed is safe in the log whatever happens here."""
+        try:
+            connection.wal_checkpoint()
+            self._log_pages = 0
+        except apsw.BusyError:
+            pass  # A reader is in the way; the next commit tries again.
+        except apsw.Error as error:
+            log.warning("checkpoint failed: %s", error)
+            if is_fsync_failure(error):
+                self._poison = StorePoisoned(f"a checkpoint's fsync failed: {error}")
+
+    def _ask(self, question: Callable[[apsw.Connection], T]) -> T:
+        connection = self._reader
+        with _undone_on_failure(connection):
+            connection.execute(SQL["begin_reading"])
+            answer = question(connection)
+            connection.execute(SQL["commit"])
+            return answer
+
+    def _snapshot(self) -> apsw.Connection:
+        if self.path is None:
+            copy = apsw.Connection(":memory:")
+            copy.deserialize("main", self._writer.serialize("main"))
+            return copy
+        connection = open_connection(self.path, read_only=True, schema=CENTRAL)
+        connection.execute(SQL["begin_reading"])
+        connection.execute(SQL["ready"]).fetchall()  # The view is fixed by the first look, not by BEGIN.
+        return connection
+
+    def _count_log_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+
+def _in_memory() -> apsw.Connection:
+    """A database that is always new."""
+    connection = apsw.Connection(":memory:")
+    for _number, script in migrations(CENTRAL.package):
+        connection.execute(script)
+    return connection
+
+
+@contextmanager
+def _undone_on_failure(connection: apsw.Connection) -> Iterator[None]:
+    try:
+        yield
+    except (apsw.Error, TwoPHPError, ValueError, TypeError):
+        if connection.in_transaction:
+            connection.execute(SQL["rollback"])
+        raise
+
+
+def _some(cursor: Any, size: int) -> list[Values]:
+    return [row for row, _number in zip(cursor, range(size), strict=False)]

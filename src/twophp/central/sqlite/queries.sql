@@ -1,0 +1,230 @@
+-- Every statement of the central ledger on SQLite, by name. CROSS JOIN keeps the planner from turning a loop around:
+-- it does not know how few rows a recursion has, and would read the whole table instead.
+
+-- name: begin
+BEGIN IMMEDIATE;
+
+-- name: begin_reading
+BEGIN;
+
+-- name: commit
+COMMIT;
+
+-- name: rollback
+ROLLBACK;
+
+-- name: savepoint
+SAVEPOINT optimistic;
+
+-- name: rollback_to_savepoint
+ROLLBACK TO optimistic;
+
+-- name: release_savepoint
+RELEASE optimistic;
+
+-- name: prove_durable
+UPDATE head SET opened = opened + 1;
+
+-- name: ready
+SELECT one FROM head;
+
+-- Taking rows up. -----------------------------------------------------------------------------------------------------
+
+-- name: read_head
+SELECT size, at FROM head;
+
+-- name: write_head
+UPDATE head SET size = ?, at = max(at, ?);
+
+-- name: known_entries
+SELECT entry.* FROM json_each(?2) AS wanted CROSS JOIN entry
+ON client_correlation_id = wanted.value ->> 0 AND server_correlation_id = wanted.value ->> 1
+AND actor = wanted.value ->> 2 AND service_ledger_id = ?1;
+
+-- name: insert_entry
+INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
+
+-- name: delete_entry
+DELETE FROM entry WHERE sequence = ?;
+
+-- name: note_sync
+UPDATE service SET last_sync_at = max(coalesce(last_sync_at, 0), ?), rows = rows + ? WHERE service_ledger_id = ?;
+
+-- name: raise_alarm
+INSERT INTO alarm (at, code, service_ledger_id, client_correlation_id, server_correlation_id, detail)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
+
+-- name: alarms
+SELECT * FROM alarm ORDER BY alarm_id DESC LIMIT ?;
+
+-- The Merkle tree. ----------------------------------------------------------------------------------------------------
+
+-- name: keep_tile
+INSERT INTO tile VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET hashes = excluded.hashes;
+
+-- name: tiles
+SELECT level, number, hashes FROM json_each(?) AS wanted CROSS JOIN tile
+ON level = wanted.value ->> 0 AND number = wanted.value ->> 1;
+
+-- Questions about rows. -----------------------------------------------------------------------------------------------
+
+-- name: entries
+SELECT * FROM entry WHERE {conditions} ORDER BY sequence DESC LIMIT ?;
+
+-- name: exported
+SELECT * FROM entry WHERE {conditions} ORDER BY sequence;
+
+-- name: anything
+sequence > 0
+
+-- name: before
+sequence < ?
+
+-- name: with_correlation_id
+sequence IN (SELECT sequence FROM entry WHERE client_correlation_id = ?
+             UNION ALL SELECT sequence FROM entry WHERE server_correlation_id = ?)
+
+-- name: with_service_ledger_id
+service_ledger_id = ?
+
+-- name: with_source
+source = ?
+
+-- name: with_target
+target = ?
+
+-- name: with_service_endpoint
+service_endpoint = ?
+
+-- name: with_actor
+actor = ?
+
+-- name: with_phases
+phase IN (SELECT value FROM json_each(?))
+
+-- name: open_only
+sequence IN (SELECT sequence FROM entry INDEXED BY entry_open WHERE outcome IS NULL OR outcome = 'TTL_EXPIRED')
+
+-- name: since
+phase_1_timestamp >= ?
+
+-- name: until
+phase_1_timestamp < ?
+
+-- name: tree
+WITH RECURSIVE
+member (id) AS (SELECT ?1 UNION SELECT client_correlation_id FROM entry WHERE server_correlation_id = ?1),
+above (id) AS (
+    SELECT id FROM member
+    UNION
+    SELECT parent_reference_id FROM above CROSS JOIN entry
+    ON client_correlation_id = above.id AND actor = 'client'
+    LIMIT ?2
+),
+called (id) AS (
+    SELECT id FROM above
+    UNION
+    SELECT child.client_correlation_id FROM called CROSS JOIN entry AS child
+    ON child.parent_reference_id = called.id AND child.actor = 'client'
+    LIMIT ?2
+)
+SELECT entry.* FROM called CROSS JOIN entry ON client_correlation_id = called.id LIMIT ?2;
+
+-- name: of_pairs
+SELECT entry.* FROM (SELECT DISTINCT value ->> 0 AS client_id, value ->> 1 AS server_id FROM json_each(?)) AS wanted
+CROSS JOIN entry ON client_correlation_id = client_id AND server_correlation_id = server_id;
+
+-- name: after
+SELECT * FROM entry WHERE sequence > ? ORDER BY sequence LIMIT ?;
+
+-- name: sla
+-- A percentile is the smallest value that so large a share of the values does not exceed. Both times are ranked among
+-- those of their day and endpoint; where there is none, it counts for nothing.
+WITH called AS (
+    SELECT date(phase_1_timestamp / 1000, 'unixepoch') AS day, service_endpoint, phase, mode, phase_2_timestamp,
+        phase_2_timestamp - phase_1_timestamp AS confirm_ms,
+        CASE WHEN phase = 'COMMITTED' OR phase = 'FAILED' THEN settled_at - phase_2_timestamp END AS settle_ms
+    FROM entry WHERE phase_1_timestamp >= ?1 AND phase_1_timestamp < ?2 AND actor = 'server'
+),
+ranked AS (
+    SELECT *,
+        cume_dist() OVER (PARTITION BY day, service_endpoint, confirm_ms IS NULL ORDER BY confirm_ms) AS confirm_rank,
+        cume_dist() OVER (PARTITION BY day, service_endpoint, settle_ms IS NULL ORDER BY settle_ms) AS settle_rank
+    FROM called
+)
+SELECT day, service_endpoint, count(*),
+    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED'),
+    count(*) FILTER (WHERE phase = 'TTL_EXPIRED'), count(*) FILTER (WHERE phase = 'ABANDONED'),
+    count(*) FILTER (WHERE phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING'),
+    avg(phase_2_timestamp IS NOT NULL) FILTER (
+        WHERE (mode = 'standard' OR mode = 'async') AND phase <> 'WAITING_CONFIRM'),
+    min(confirm_ms) FILTER (WHERE confirm_rank >= 0.5), min(confirm_ms) FILTER (WHERE confirm_rank >= 0.95),
+    min(confirm_ms) FILTER (WHERE confirm_rank >= 0.99),
+    min(settle_ms) FILTER (WHERE settle_rank >= 0.5), min(settle_ms) FILTER (WHERE settle_rank >= 0.95),
+    min(settle_ms) FILTER (WHERE settle_rank >= 0.99)
+FROM ranked GROUP BY day, service_endpoint ORDER BY day, service_endpoint;
+
+-- name: activity
+WITH called AS (
+    SELECT phase_1_timestamp / ?3 * ?3 AS step, phase, phase_2_timestamp - phase_1_timestamp AS confirm_ms,
+        CASE WHEN phase = 'COMMITTED' OR phase = 'FAILED' THEN settled_at - phase_2_timestamp END AS settle_ms
+    FROM entry WHERE phase_1_timestamp >= ?1 AND phase_1_timestamp < ?2 AND actor = 'server'
+),
+ranked AS (
+    SELECT *,
+        cume_dist() OVER (PARTITION BY step, confirm_ms IS NULL ORDER BY confirm_ms) AS confirm_rank,
+        cume_dist() OVER (PARTITION BY step, settle_ms IS NULL ORDER BY settle_ms) AS settle_rank
+    FROM called
+)
+SELECT step,
+    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED'),
+    count(*) FILTER (WHERE phase = 'TTL_EXPIRED'), count(*) FILTER (WHERE phase = 'ABANDONED'),
+    count(*) FILTER (WHERE phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING'),
+    min(confirm_ms) FILTER (WHERE confirm_rank >= 0.5), min(confirm_ms) FILTER (WHERE confirm_rank >= 0.95),
+    min(confirm_ms) FILTER (WHERE confirm_rank >= 0.99),
+    min(settle_ms) FILTER (WHERE settle_rank >= 0.5), min(settle_ms) FILTER (WHERE settle_rank >= 0.95),
+    min(settle_ms) FILTER (WHERE settle_rank >= 0.99)
+FROM ranked GROUP BY step ORDER BY step;
+
+-- Services, tokens, the access log. -----------------------------------------------------------------------------------
+
+-- name: service_of_credential
+SELECT service.* FROM credential CROSS JOIN service USING (service_ledger_id) WHERE token_id = ?;
+
+-- name: service
+SELECT * FROM service WHERE service_ledger_id = ?;
+
+-- name: services
+SELECT * FROM service ORDER BY name, service_ledger_id;
+
+-- name: add_service
+INSERT INTO service VALUES (?, ?, ?, NULL, 0, ?);
+
+-- name: update_service
+UPDATE service SET name = ?, pull_url = coalesce(?, pull_url) WHERE service_ledger_id = ?;
+
+-- name: add_credential
+INSERT INTO credential VALUES (?, ?) ON CONFLICT DO UPDATE SET service_ledger_id = excluded.service_ledger_id;
+
+-- name: add_token
+INSERT INTO token VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: token_by_hash
+SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
+FROM token LEFT JOIN credential USING (token_id) WHERE secret_hash = ?;
+
+-- name: tokens
+SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
+FROM token LEFT JOIN credential USING (token_id) ORDER BY created_at DESC, token_id;
+
+-- name: revoke_token
+UPDATE token SET revoked_at = coalesce(revoked_at, ?) WHERE token_id = ?;
+
+-- name: token_used
+UPDATE token SET last_used_at = max(coalesce(last_used_at, 0), ?) WHERE token_id = ?;
+
+-- name: log_access
+INSERT INTO access (at, who, role, method, path, status) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: accesses
+SELECT at, who, role, method, path, status FROM access ORDER BY id DESC LIMIT ?;

@@ -1,0 +1,317 @@
+"""The central ledger on SQLite: rows, Merkle tree, services, tokens and logs in one file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Final, Self
+
+import apsw
+import msgspec
+
+from twophp.central import merkle
+from twophp.central.intake import Key, Taken, key_of, take
+from twophp.central.ports import (
+    MOST_IN_A_TREE,
+    MOST_PER_PAGE,
+    Access,
+    Ack,
+    Activity,
+    Alarm,
+    Page,
+    Role,
+    Row,
+    Service,
+    Sla,
+    Token,
+    TreeHead,
+    Wanted,
+)
+from twophp.central.proofs import checked_consistency, checked_inclusion
+from twophp.central.sqlite.database import SQL, Database, Values
+from twophp.central.statements import conditions, place_of
+from twophp.core.entry import LedgerEntry
+from twophp.core.intent import Mode, Phase
+from twophp.core.records import Instant
+from twophp.ports import MintId
+from twophp.stores.clock import mint_uuid
+
+EXPORT_ROWS: Final = 1_000
+
+_MODES: Final = {mode.value: mode for mode in Mode}
+_PHASES: Final = {phase.value: phase for phase in Phase}
+_astuple: Final = msgspec.structs.astuple
+
+
+class SqliteCentral:
+    """A ``CentralStore`` over one file, or in memory without one. Use it from one event loop."""
+
+    def __init__(self, path: str | None, *, mint: MintId = mint_uuid) -> None:
+        """Open or create the database, migrate it, and prove that a write reaches the disk."""
+        self._database = Database(path)
+        self._mint = mint
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        await self.close()
+
+    # Taking rows up. --------------------------------------------------------------------------------------------------
+
+    async def ingest(self, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
+        """See ``CentralStore.ingest``."""
+
+        def change(connection: apsw.Connection) -> Sequence[Ack]:
+            return _ingest(connection, writer, entries, at)
+
+        return await self._database.write(change)
+
+    # Questions about rows. --------------------------------------------------------------------------------------------
+
+    async def entries(self, wanted: Wanted, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """See ``CentralStore.entries``."""
+        place, most = place_of(cursor), min(limit, MOST_PER_PAGE)
+        where, values = _conditions(wanted, place)
+        rows = await self._rows(SQL["entries"].format(conditions=where), (*values, most + 1))
+        more = len(rows) > most
+        return Page(rows[:most], str(rows[most - 1].sequence) if more else None)
+
+    async def tree(self, correlation_id: str, *, limit: int = MOST_IN_A_TREE) -> Sequence[Row]:
+        """See ``CentralStore.tree``."""
+        rows = await self._rows(SQL["tree"], (correlation_id, limit))
+        return sorted(rows, key=_sequence)
+
+    async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
+        """See ``CentralStore.of_pairs``."""
+        return sorted(await self._rows(SQL["of_pairs"], (_json(pairs),)), key=_sequence)
+
+    async def after(self, sequence: int, limit: int) -> Sequence[Row]:
+        """See ``CentralStore.after``."""
+        return await self._rows(SQL["after"], (sequence, limit))
+
+    async def export(self, wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
+        """See ``CentralStore.export``."""
+        where, values = _conditions(wanted, None)
+        statement = SQL["exported"].format(conditions=where)
+        async for rows in self._database.chunks(statement, values, EXPORT_ROWS):
+            yield [_row(row) for row in rows]
+
+    async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
+        """See ``CentralStore.sla``."""
+        return await self._all("sla", (since, until), _shape(Sla))
+
+    async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
+        """See ``CentralStore.activity``."""
+        return await self._all("activity", (since, until, step_ms), _shape(Activity))
+
+    # Services, tokens, logs. ------------------------------------------------------------------------------------------
+
+    async def register(
+        self, name: str, claimed_id: str | None, token_id: str, at: Instant, *, pull_url: str | None = None
+    ) -> Service:
+        """See ``CentralStore.register``."""
+
+        def change(connection: apsw.Connection) -> Service:
+            known = connection.execute(SQL["service_of_credential"], (token_id,)).fetchone()
+            if known is None:
+                taken = claimed_id is None or connection.execute(SQL["service"], (claimed_id,)).fetchone()
+                id_ = self._mint() if taken or claimed_id is None else claimed_id
+                connection.execute(SQL["add_service"], (id_, name, at, pull_url))
+                connection.execute(SQL["add_credential"], (token_id, id_))
+            else:
+                id_ = known[0]
+                connection.execute(SQL["update_service"], (name, pull_url, id_))
+            service: Service = _service(next(connection.execute(SQL["service"], (id_,))))
+            return service
+
+        return await self._database.write(change)
+
+    async def services(self) -> Sequence[Service]:
+        """See ``CentralStore.services``."""
+        return await self._all("services", (), _service)
+
+    async def add_token(self, token: Token, secret_hash: bytes) -> None:
+        """See ``CentralStore.add_token``."""
+        roles = " ".join(sorted(token.roles))
+        times = (token.created_at, token.expires_at, token.revoked_at, token.last_used_at)
+
+        def change(connection: apsw.Connection) -> None:
+            connection.execute(SQL["add_token"], (token.token_id, secret_hash, token.name, roles, *times))
+            if token.service_ledger_id is not None:
+                connection.execute(SQL["add_credential"], (token.token_id, token.service_ledger_id))
+
+        await self._database.write(change)
+
+    async def token(self, secret_hash: bytes) -> Token | None:
+        """See ``CentralStore.token``."""
+        found = await self._all("token_by_hash", (secret_hash,), _token)
+        return found[0] if found else None
+
+    async def tokens(self) -> Sequence[Token]:
+        """See ``CentralStore.tokens``."""
+        return await self._all("tokens", (), _token)
+
+    async def token_used(self, token_id: str, at: Instant) -> None:
+        """See ``CentralStore.token_used``."""
+        await self._database.write(lambda connection: connection.execute(SQL["token_used"], (at, token_id)).fetchall())
+
+    async def revoke_token(self, token_id: str, at: Instant) -> bool:
+        """See ``CentralStore.revoke_token``."""
+
+        def change(connection: apsw.Connection) -> bool:
+            connection.execute(SQL["revoke_token"], (at, token_id))
+            return connection.changes() > 0
+
+        return await self._database.write(change)
+
+    async def log_access(self, lines: Sequence[Access]) -> None:
+        """See ``CentralStore.log_access``."""
+        rows = [_astuple(line) for line in lines]
+        await self._database.write(lambda connection: connection.executemany(SQL["log_access"], rows).fetchall())
+
+    async def accesses(self, *, limit: int = 100) -> Sequence[Access]:
+        """See ``CentralStore.accesses``."""
+        return await self._all("accesses", (limit,), _shape(Access))
+
+    async def alarms(self, *, limit: int = 100) -> Sequence[Alarm]:
+        """See ``CentralStore.alarms``."""
+        return await self._all("alarms", (limit,), _shape(Alarm))
+
+    # The Merkle tree. -------------------------------------------------------------------------------------------------
+
+    async def head(self) -> TreeHead:
+        """See ``CentralStore.head``."""
+
+        def question(connection: apsw.Connection) -> TreeHead:
+            size, at = _head(connection)
+            tiles = _tiles(connection, merkle.tiles_of([(0, size)]))
+            return TreeHead(size=size, root=merkle.root_of(size, tiles), at=at)
+
+        return await self._database.read(question)
+
+    async def leaf(self, sequence: int) -> bytes | None:
+        """See ``CentralStore.leaf``."""
+
+        def question(connection: apsw.Connection) -> bytes | None:
+            if not 0 < sequence <= _head(connection)[0]:
+                return None
+            ranges = [(sequence - 1, sequence)]
+            return merkle.hashes_of(ranges, _tiles(connection, merkle.tiles_of(ranges)))[0]
+
+        return await self._database.read(question)
+
+    async def inclusion(self, sequence: int, size: int) -> Sequence[bytes]:
+        """See ``CentralStore.inclusion``."""
+        return await self._prove(lambda there: checked_inclusion(sequence, size, there))
+
+    async def consistency(self, old_size: int, new_size: int) -> Sequence[bytes]:
+        """See ``CentralStore.consistency``."""
+        return await self._prove(lambda there: checked_consistency(old_size, new_size, there))
+
+    async def ready(self) -> None:
+        """See ``CentralStore.ready``."""
+        await self._all("ready", (), itemgetter(0))
+
+    async def close(self) -> None:
+        """See ``CentralStore.close``."""
+        await self._database.close()
+
+    async def _prove(self, path_in: Callable[[int], list[merkle.Range]]) -> list[bytes]:
+        def question(connection: apsw.Connection) -> list[bytes]:
+            path = path_in(_head(connection)[0])
+            return merkle.hashes_of(path, _tiles(connection, merkle.tiles_of(path)))
+
+        return await self._database.read(question)
+
+    async def _rows(self, statement: str, values: Values) -> list[Row]:
+        return await self._database.read(
+            lambda connection: [_row(row) for row in connection.execute(statement, values)]
+        )
+
+    async def _all(self, name: str, values: Values, shape: Callable[[Values], Any]) -> list[Any]:
+        return await self._database.read(
+            lambda connection: [shape(row) for row in connection.execute(SQL[name], values)]
+        )
+
+
+def _ingest(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
+    size, _at = _head(connection)
+    taken = take(writer, entries, at, size, _known(connection, writer, entries))
+    _write(connection, taken)
+    if taken.leaves:
+        tiles = merkle.appended(size, _tiles(connection, merkle.edge_of(size)), taken.leaves)
+        connection.executemany(SQL["keep_tile"], [(*key, hashes) for key, hashes in tiles.items()])
+        connection.execute(SQL["write_head"], (size + len(taken.leaves), at))
+    connection.executemany(SQL["raise_alarm"], [_astuple(alarm)[1:] for alarm in taken.alarms])
+    connection.execute(SQL["note_sync"], (at, taken.fresh, writer.service_ledger_id))
+    return taken.acks
+
+
+def _write(connection: apsw.Connection, taken: Taken) -> None:
+    connection.executemany(SQL["delete_entry"], [(sequence,) for sequence in taken.replaced])
+    connection.executemany(SQL["insert_entry"], [(row.sequence, *_astuple(row.entry)) for row in taken.rows.values()])
+
+
+def _known(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry]) -> dict[Key, Row]:
+    wanted = _json([key_of(entry) for entry in entries])
+    rows = map(_row, connection.execute(SQL["known_entries"], (writer.service_ledger_id, wanted)))
+    return {key_of(row.entry): row for row in rows}
+
+
+def _head(connection: apsw.Connection) -> tuple[int, Instant]:
+    size, at = next(connection.execute(SQL["read_head"]))
+    return size, at
+
+
+def _tiles(connection: apsw.Connection, keys: Iterable[merkle.TileKey]) -> dict[merkle.TileKey, bytes]:
+    found = connection.execute(SQL["tiles"], (_json(list(keys)),))
+    return {(level, number): hashes for level, number, hashes in found}
+
+
+def _conditions(wanted: Wanted, place: int | None) -> tuple[str, Values]:
+    found = conditions(wanted, lambda phases: _json(list(phases)))
+    if place is not None:
+        found.append(("before", (place,)))
+    return " AND ".join(SQL[name] for name, _values in found), tuple(value for _name, some in found for value in some)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _row(row: Values) -> Row:
+    """Spelled out by position: exports and trees are many rows."""
+    values = list(row)
+    values[9] = _PHASES[row[9]]
+    values[13] = _PHASES[row[13]] if row[13] is not None else None
+    values[18] = _MODES[row[18]]
+    values[19] = bool(row[19])
+    return Row(row[0], LedgerEntry(*values[1:]))
+
+
+def _sequence(row: Row) -> int:
+    return row.sequence
+
+
+def _shape(kind: type[msgspec.Struct]) -> Callable[[Values], Any]:
+    """From a row, whose columns stand in the order of the fields."""
+    names = kind.__struct_fields__
+    return lambda row: kind(**dict(zip(names, row, strict=True)))
+
+
+_service: Final = _shape(Service)
+
+
+def _token(row: Values) -> Token:
+    token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at = row
+    return Token(
+        token_id=token_id,
+        name=name,
+        roles=frozenset(map(Role, roles.split())),
+        created_at=created_at,
+        service_ledger_id=service_ledger_id,
+        expires_at=expires_at,
+        revoked_at=revoked_at,
+        last_used_at=last_used_at,
+    )

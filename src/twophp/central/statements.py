@@ -1,0 +1,51 @@
+"""The named SQL of a database's package, and the conditions that a ``Wanted`` is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from twophp.central.ports import Wanted
+from twophp.core.errors import Refused
+from twophp.core.intent import Phase
+from twophp.stores.sqlite.sql import named
+
+OPEN_PHASES: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING, Phase.TTL_EXPIRED})
+"""There are few such rows, and an index knows them."""
+
+_FIELDS: Final = ("service_ledger_id", "source", "target", "service_endpoint", "actor")
+
+
+@cache
+def statements(package: str) -> dict[str, str]:
+    """Every statement in the package's queries.sql, by name."""
+    return named(files(package).joinpath("queries.sql").read_text(encoding="utf-8"))
+
+
+def conditions(wanted: Wanted, phases: Callable[[Iterable[str]], Any]) -> list[tuple[str, tuple[Any, ...]]]:
+    """The names of the conditions that must hold, each with what it is about. ``phases`` makes several one value."""
+    found: list[tuple[str, tuple[Any, ...]]] = [("anything", ())]
+    if wanted.correlation_id is not None:
+        found.append(("with_correlation_id", (wanted.correlation_id, wanted.correlation_id)))
+    given = ((name, getattr(wanted, name)) for name in _FIELDS)
+    found += [(f"with_{name}", (value,)) for name, value in given if value is not None]
+    if wanted.phases:
+        found.append(("with_phases", (phases(sorted(phase.value for phase in wanted.phases)),)))
+        if wanted.phases <= OPEN_PHASES:
+            found.append(("open_only", ()))
+    if wanted.since is not None:
+        found.append(("since", (wanted.since,)))
+    if wanted.until is not None:
+        found.append(("until", (wanted.until,)))
+    return found
+
+
+def place_of(cursor: str | None) -> int | None:
+    """The number that a page's cursor stands for."""
+    if cursor is None:
+        return None
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 18:  # noqa: PLR2004 - So many fit a database.
+        raise Refused("the cursor is none that a page gave out", code="bad_cursor")
+    return int(cursor)
