@@ -76,7 +76,7 @@ class Notebook:
             phase=answer.phase,
             by=by,
             at=self._settings.clock(),
-            opening=self._opening() if first else None,
+            opening=self._opening(),
             server_correlation_id=answer.server_correlation_id or "",
             ttl_ms=answer.ttl_ms or STAND_IN_TTL_MS,
             confirm_by=self._confirm_by() if first else None,

@@ -400,7 +400,8 @@ AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'call' AND after = 
 -- name: entries_without_call
 SELECT journal.seq, journal.subject, journal.after, entry.client_correlation_id, entry.phase FROM entry
 LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
-WHERE actor = 'client' AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id) ORDER BY entry.id;
+WHERE actor = 'client' AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id)
+AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id) ORDER BY entry.id;
 
 -- name: entries_without_intent
 -- The rows of what was forgotten: the last line about the record still says how it ended.

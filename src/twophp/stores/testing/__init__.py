@@ -32,7 +32,18 @@ except ModuleNotFoundError as error:  # pragma: no cover - a machine without pyt
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"
-        for module in ("changes", "crowd", "jobs", "ledger", "questions", "quotas", "scene", "timing")
+        for module in (
+            "calls",
+            "changes",
+            "crowd",
+            "jobs",
+            "ledger",
+            "obligations",
+            "questions",
+            "quotas",
+            "scene",
+            "timing",
+        )
     )
 )
 
