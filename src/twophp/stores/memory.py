@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from twophp.core.entry import LedgerEntry, broken_rules
 from twophp.core.errors import StoreError
+from twophp.core.fence import Fence
 from twophp.core.intent import Intent, Phase, by_pair
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
@@ -203,7 +204,7 @@ class MemoryStore:
             slot = self._seen(slot, named)
         if slot is None:
             raise StoreError(f"{key}: there is no record to drop", code="bad_change")
-        if isinstance(slot.record, WrittenOnce):
+        if isinstance(slot.record, WrittenOnce | Fence):
             raise StoreError(f"{key}: what is written once stays", code="constraint")
         self._move(slot, slot.record, ())
         for part in _PARTS:
