@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import Annotated, Final, TypeAlias, cast
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import Annotated, Final, Protocol, TypeAlias, cast
 
 from fastapi import Depends
 from starlette.requests import Request
 
 from twophp.central.access import Access, Principal, require
-from twophp.central.missing import Heard
+from twophp.central.api_problems import ApiProblem
 from twophp.central.ports import READERS, CentralStore, Role
 from twophp.central.pull import Puller
 from twophp.central.questions import Questions
@@ -19,17 +22,76 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 OPERATORS: Final = frozenset({Role.OPERATIONS})
 SERVICES: Final = frozenset({Role.SERVICE})
 
+MOST_BATCHES: Final = 16
+"""So many may be under way at once; the next is asked to come back."""
+MOST_OF_ONE: Final = 2
+RETRY_AFTER_S: Final = 1
+
+
+class Counting(Protocol):
+    """Where metrics go, if anywhere."""
+
+    content_type: str
+
+    def took(self, outcome: str) -> None:
+        """One row of a batch."""
+        ...
+
+    def answered(self, method: str, status: int) -> None:
+        """One answer."""
+        ...
+
+    def render(self) -> bytes:
+        """All of it, for Prometheus."""
+        ...
+
+
+class Gate:
+    """Back-pressure: how many batches are under way, in all and of each credential."""
+
+    def __init__(self, most: int = MOST_BATCHES, most_of_one: int = MOST_OF_ONE) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self._under_way: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def through(self, credential: str) -> AsyncIterator[None]:
+        """Count one more, or raise: 429 if it is this credential's own fault, 503 if it is everybody's."""
+        if self._under_way[credential] >= self._most_of_one:
+            raise ApiProblem("slow_down", retry_after_s=RETRY_AFTER_S)
+        if self._under_way.total() >= self._most:
+            raise ApiProblem("overloaded", retry_after_s=RETRY_AFTER_S)
+        self._under_way[credential] += 1
+        try:
+            yield
+        finally:
+            self._under_way[credential] -= 1
+            if not self._under_way[credential]:
+                del self._under_way[credential]
+
 
 class Central:
     """The parts of a running central ledger. Routes and pages find it as ``request.app.state.central``."""
 
-    def __init__(self, store: CentralStore, access: Access, puller: Puller, clock: Clock) -> None:
+    def __init__(
+        self, store: CentralStore, access: Access, puller: Puller, clock: Clock, metrics: Counting | None = None
+    ) -> None:
         self.store = store
         self.access = access
         self.puller = puller
         self.clock = clock
+        self.metrics = metrics
         self.heard = puller.heard
         self.questions = Questions(store, clock, self.heard)
+        self.gate = Gate()
+        self.watchers = 0
+        self.arrival = asyncio.Event()
+        self.stopping = asyncio.Event()
+
+    def arrived(self) -> None:
+        """Wake whoever waits for rows; whoever waits for the next ones waits for another event."""
+        self.arrival.set()
+        self.arrival = asyncio.Event()
 
 
 def central_of(request: Request) -> Central:
@@ -54,5 +116,3 @@ CentralPart: TypeAlias = Annotated[Central, Depends(central_of)]
 Reader: TypeAlias = Annotated[Principal, Depends(open_to(READERS))]
 Operator: TypeAlias = Annotated[Principal, Depends(open_to(OPERATORS))]
 ServiceOnly: TypeAlias = Annotated[Principal, Depends(open_to(SERVICES))]
-
-__all__ = ["Central", "CentralPart", "Heard", "Operator", "Reader", "ServiceOnly", "central_of", "open_to"]

@@ -118,10 +118,11 @@ class Puller:
             acks = await self._store.ingest(service, entries, at) if entries else ()
             rows += len(entries)
             stored += sum(ack.outcome == "stored" for ack in acks)
-            refused += sum(ack.outcome == "refused" for ack in acks)
-            if drained and not refused:
+            refused_now = sum(ack.outcome == "refused" for ack in acks)
+            refused += refused_now
+            if drained:
                 self.heard.drained(service.service_ledger_id, at)
-            if drained or correlation_id is not None or refused == len(acks):
+            if drained or correlation_id is not None or refused_now == len(acks):
                 if acks:
                     await self._ask(service, correlation_id, acks)  # So that the last ones are known to be here, too.
                 return _pulled(service, rows, stored, refused, complete=drained)

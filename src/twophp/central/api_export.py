@@ -1,0 +1,148 @@
+"""Everything that was asked for, as a file: CSV, JSON lines or Parquet, streamed from one consistent view."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from fastapi import APIRouter, Query
+from starlette.responses import Response, StreamingResponse
+
+from twophp.central.api_documents import row_of
+from twophp.central.api_problems import ApiProblem
+from twophp.central.api_queries import Filter
+from twophp.central.api_routes import describe
+from twophp.central.api_state import CentralPart, Reader
+from twophp.central.ports import Row
+from twophp.core.entry import LedgerEntry
+from twophp.core.intent import Phase
+
+Format: TypeAlias = Literal["jsonl", "csv", "parquet"]
+Documents: TypeAlias = AsyncIterator[list[dict[str, Any]]]
+
+COLUMNS: Final = (*LedgerEntry.__struct_fields__, "sequence")
+INTEGERS: Final = frozenset({"ttl_ms", "version", "sequence"})
+MEDIA_TYPES: Final[dict[str, str]] = {
+    "jsonl": "application/jsonl",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+}
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet would run if a cell began with it."""
+
+router: Final = APIRouter(tags=["questions"])
+
+_encode_lines: Final = msgspec.json.Encoder().encode_lines
+_described: Final = describe(None)
+_described["responses"][200] = {
+    "description": "One row each: a line of JSON, a line of CSV, or a row of Parquet.",
+    "content": {kind.partition(";")[0]: {"schema": {}} for kind in MEDIA_TYPES.values()},
+}
+
+
+@router.get("/v1/export", **_described)
+async def export(
+    central: CentralPart,
+    _principal: Reader,
+    which: Filter,
+    file_format: Annotated[Format, Query(alias="format")] = "jsonl",
+    *,
+    draft_outcomes_only: Annotated[bool, Query()] = False,
+) -> Response:
+    """Every row that fits, in its newest version, as a file.
+
+    With `draft_outcomes_only` an outcome is one of the draft's three, and null where it is FAILED (A-45).
+    """
+    write = {"jsonl": _json_lines, "csv": _csv, "parquet": _parquet}[file_format]
+    parts = write(_documents(central.store.export(which), draft_outcomes_only=draft_outcomes_only))
+    first = await anext(parts, b"")  # So that a database that is away is a status, and not half a file.
+    headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="ledger.{file_format}"'}
+    return StreamingResponse(_joined(first, parts), headers=headers, media_type=MEDIA_TYPES[file_format])
+
+
+async def _joined(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in parts:
+        yield part
+
+
+async def _documents(chunks: AsyncIterator[Sequence[Row]], *, draft_outcomes_only: bool) -> Documents:
+    async for rows in chunks:
+        documents = [row_of(row) for row in rows]
+        if draft_outcomes_only:
+            for document in documents:
+                if document["outcome"] is Phase.FAILED:
+                    document["outcome"] = None
+        yield documents
+
+
+async def _json_lines(chunks: Documents) -> AsyncIterator[bytes]:
+    async for documents in chunks:
+        yield _encode_lines(documents)
+
+
+async def _csv(chunks: Documents) -> AsyncIterator[bytes]:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\r\n")
+    writer.writeheader()
+    yield text.getvalue().encode()
+    async for documents in chunks:
+        text.seek(0)
+        text.truncate()
+        writer.writerows({name: _cell(value) for name, value in document.items()} for document in documents)
+        yield text.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    """Names and ids come from outside: none of them is a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+class _Sink(io.RawIOBase):
+    """What Parquet's writer has written and nobody has taken yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, part: Any) -> int:
+        self._parts.append(bytes(part))
+        return len(part)
+
+    def take(self) -> bytes:
+        taken = b"".join(self._parts)
+        self._parts.clear()
+        return taken
+
+
+async def _parquet(chunks: Documents) -> AsyncIterator[bytes]:
+    try:
+        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        raise ApiProblem("no_parquet") from error
+    schema = arrow.schema([(name, _parquet_type(arrow, name)) for name in COLUMNS])
+    sink = _Sink()
+    writer = parquet.ParquetWriter(arrow.PythonFile(sink, mode="w"), schema)
+    async for documents in chunks:
+        writer.write_table(arrow.Table.from_pylist([_plain(document) for document in documents], schema=schema))
+        yield sink.take()
+    writer.close()
+    yield sink.take()
+
+
+def _parquet_type(arrow: Any, name: str) -> Any:
+    if name == "client_id_is_proxy":
+        return arrow.bool_()
+    return arrow.int64() if name in INTEGERS else arrow.string()
+
+
+def _plain(document: dict[str, Any]) -> dict[str, Any]:
+    """An enumeration's member is text to us, and a stranger to Arrow."""
+    return {name: str(value) if isinstance(value, str) else value for name, value in document.items()}

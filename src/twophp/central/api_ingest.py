@@ -1,0 +1,114 @@
+"""Registration and ingest: what a service's credential is for, and all it is for (A-63, P-12.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from twophp.central.access import Principal
+from twophp.central.api_bodies import read_document, read_packed
+from twophp.central.api_documents import (
+    AcksDocument,
+    BatchDocument,
+    ClaimDocument,
+    ServiceDocument,
+    ServicesDocument,
+    ack_of,
+    json_answer,
+    service_of,
+)
+from twophp.central.api_problems import ApiProblem
+from twophp.central.api_routes import describe
+from twophp.central.api_state import Central, CentralPart, Reader, ServiceOnly
+from twophp.central.ports import MOST_IN_A_BATCH, Ack, Service
+from twophp.central.pull import check_pull_url
+from twophp.core.entry import LedgerEntry
+from twophp.core.errors import ConfigError
+from twophp.wire.rows import decode_batch
+
+OTHER_SOURCE: Final = "other_source"
+
+router: Final = APIRouter(tags=["services"])
+
+
+@router.post("/v1/services", **describe(ServiceDocument, 413, body=ClaimDocument))
+async def register(request: Request, central: CentralPart, principal: ServiceOnly) -> Response:
+    """Register a ledger and learn its `service_ledger_id`. Idempotent per credential; a claimed GUID is confirmed.
+
+    The service's name is its credential's. With `pull_url` the ledger can be pulled on demand.
+    """
+    claim = await read_document(request, ClaimDocument)
+    if claim.name not in (None, principal.name):
+        raise ApiProblem("other_name")
+    if claim.pull_url is not None:
+        try:
+            check_pull_url(claim.pull_url, allow_insecure=central.puller.allow_insecure)
+        except ConfigError as error:
+            raise ApiProblem("bad_parameter", str(error)) from error
+    service = await central.store.register(
+        principal.name, claim.service_ledger_id, principal.credential, central.clock(), pull_url=claim.pull_url
+    )
+    return json_answer(service_of(service))
+
+
+@router.get("/v1/services", **describe(ServicesDocument))
+async def services(central: CentralPart, _principal: Reader) -> Response:
+    """Every registered ledger, with its last sync."""
+    return json_answer({"services": [service_of(service) for service in await central.store.services()]})
+
+
+@router.post("/v1/entries", **describe(AcksDocument, 400, 413, 415, 429, body=BatchDocument))
+async def ingest(request: Request, central: CentralPart, principal: ServiceOnly) -> Response:
+    """Take up a batch of rows, gzip or not. Idempotent and order-tolerant by row version (A-57).
+
+    Every row is acknowledged on its own: `stored`, `known` (this very version is here), `older` (a newer one is) or
+    `refused`, with a code. All but `refused` are durable.
+    """
+    async with central.gate.through(principal.credential):
+        writer = await _writer(central, principal)
+        batch = decode_batch(await read_packed(request), most=MOST_IN_A_BATCH)
+        at = central.clock()
+        acks = await _taken(central, writer, batch.rows, at)
+        if batch.drained:
+            central.heard.drained(writer.service_ledger_id, at)
+        central.arrived()
+        if central.metrics is not None:
+            for ack in acks:
+                central.metrics.took(ack.outcome)
+    return json_answer({"acks": [ack_of(ack) for ack in acks]})
+
+
+async def _writer(central: Central, principal: Principal) -> Service:
+    """The service that pushes. A token knows its own; of an identity provider's subject the registration tells."""
+    if principal.service_ledger_id is None:
+        raise ApiProblem("unregistered")
+    found = (s for s in await central.store.services() if s.service_ledger_id == principal.service_ledger_id)
+    service = next(found, None)
+    if service is None:
+        raise ApiProblem("unregistered")
+    return service
+
+
+async def _taken(central: Central, writer: Service, rows: Sequence[LedgerEntry], at: int) -> Sequence[Ack]:
+    """One ack per row, in their order. A row in another service's name is refused before it is looked at."""
+    own = [row for row in rows if row.source == writer.name]
+    if len(own) == len(rows):
+        return await central.store.ingest(writer, rows, at)
+    acks = iter(await central.store.ingest(writer, own, at))
+    return [next(acks) if row.source == writer.name else _other_source(row) for row in rows]
+
+
+def _other_source(row: LedgerEntry) -> Ack:
+    return Ack(
+        client_correlation_id=row.client_correlation_id,
+        server_correlation_id=row.server_correlation_id,
+        actor=row.actor,
+        version=row.version,
+        outcome="refused",
+        code=OTHER_SOURCE,
+        detail="the row was written in another service's name",
+    )
