@@ -42,6 +42,12 @@ def conditions(wanted: Wanted, phases: Callable[[Iterable[str]], Any]) -> list[t
     return found
 
 
+def numbered(statement: str) -> str:
+    """The statement with its question marks as PostgreSQL wants them."""
+    first, *rest = statement.split("?")
+    return first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, 1))
+
+
 def place_of(cursor: str | None) -> int | None:
     """The number that a page's cursor stands for."""
     if cursor is None:

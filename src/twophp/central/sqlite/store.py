@@ -19,7 +19,6 @@ from twophp.central.ports import (
     Activity,
     Alarm,
     Page,
-    Role,
     Row,
     Service,
     Sla,
@@ -28,18 +27,16 @@ from twophp.central.ports import (
     Wanted,
 )
 from twophp.central.proofs import checked_consistency, checked_inclusion
+from twophp.central.records import row_of, sequence_of, service_of, shape, token_of, token_values
 from twophp.central.sqlite.database import SQL, Database, Values
 from twophp.central.statements import conditions, place_of
 from twophp.core.entry import LedgerEntry
-from twophp.core.intent import Mode, Phase
 from twophp.core.records import Instant
 from twophp.ports import MintId
 from twophp.stores.clock import mint_uuid
 
 EXPORT_ROWS: Final = 1_000
 
-_MODES: Final = {mode.value: mode for mode in Mode}
-_PHASES: Final = {phase.value: phase for phase in Phase}
 _astuple: Final = msgspec.structs.astuple
 
 
@@ -80,11 +77,11 @@ class SqliteCentral:
     async def tree(self, correlation_id: str, *, limit: int = MOST_IN_A_TREE) -> Sequence[Row]:
         """See ``CentralStore.tree``."""
         rows = await self._rows(SQL["tree"], (correlation_id, limit))
-        return sorted(rows, key=_sequence)
+        return sorted(rows, key=sequence_of)
 
     async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
         """See ``CentralStore.of_pairs``."""
-        return sorted(await self._rows(SQL["of_pairs"], (_json(pairs),)), key=_sequence)
+        return sorted(await self._rows(SQL["of_pairs"], (_json(pairs),)), key=sequence_of)
 
     async def after(self, sequence: int, limit: int) -> Sequence[Row]:
         """See ``CentralStore.after``."""
@@ -95,15 +92,15 @@ class SqliteCentral:
         where, values = _conditions(wanted, None)
         statement = SQL["exported"].format(conditions=where)
         async for rows in self._database.chunks(statement, values, EXPORT_ROWS):
-            yield [_row(row) for row in rows]
+            yield [row_of(row) for row in rows]
 
     async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
         """See ``CentralStore.sla``."""
-        return await self._all("sla", (since, until), _shape(Sla))
+        return await self._all("sla", (since, until), shape(Sla))
 
     async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
         """See ``CentralStore.activity``."""
-        return await self._all("activity", (since, until, step_ms), _shape(Activity))
+        return await self._all("activity", (since, until, step_ms), shape(Activity))
 
     # Services, tokens, logs. ------------------------------------------------------------------------------------------
 
@@ -122,22 +119,20 @@ class SqliteCentral:
             else:
                 id_ = known[0]
                 connection.execute(SQL["update_service"], (name, pull_url, id_))
-            service: Service = _service(next(connection.execute(SQL["service"], (id_,))))
+            service: Service = service_of(next(connection.execute(SQL["service"], (id_,))))
             return service
 
         return await self._database.write(change)
 
     async def services(self) -> Sequence[Service]:
         """See ``CentralStore.services``."""
-        return await self._all("services", (), _service)
+        return await self._all("services", (), service_of)
 
     async def add_token(self, token: Token, secret_hash: bytes) -> None:
         """See ``CentralStore.add_token``."""
-        roles = " ".join(sorted(token.roles))
-        times = (token.created_at, token.expires_at, token.revoked_at, token.last_used_at)
 
         def change(connection: apsw.Connection) -> None:
-            connection.execute(SQL["add_token"], (token.token_id, secret_hash, token.name, roles, *times))
+            connection.execute(SQL["add_token"], token_values(token, secret_hash))
             if token.service_ledger_id is not None:
                 connection.execute(SQL["add_credential"], (token.token_id, token.service_ledger_id))
 
@@ -145,12 +140,12 @@ class SqliteCentral:
 
     async def token(self, secret_hash: bytes) -> Token | None:
         """See ``CentralStore.token``."""
-        found = await self._all("token_by_hash", (secret_hash,), _token)
+        found = await self._all("token_by_hash", (secret_hash,), token_of)
         return found[0] if found else None
 
     async def tokens(self) -> Sequence[Token]:
         """See ``CentralStore.tokens``."""
-        return await self._all("tokens", (), _token)
+        return await self._all("tokens", (), token_of)
 
     async def token_used(self, token_id: str, at: Instant) -> None:
         """See ``CentralStore.token_used``."""
@@ -172,11 +167,11 @@ class SqliteCentral:
 
     async def accesses(self, *, limit: int = 100) -> Sequence[Access]:
         """See ``CentralStore.accesses``."""
-        return await self._all("accesses", (limit,), _shape(Access))
+        return await self._all("accesses", (limit,), shape(Access))
 
     async def alarms(self, *, limit: int = 100) -> Sequence[Alarm]:
         """See ``CentralStore.alarms``."""
-        return await self._all("alarms", (limit,), _shape(Alarm))
+        return await self._all("alarms", (limit,), shape(Alarm))
 
     # The Merkle tree. -------------------------------------------------------------------------------------------------
 
@@ -226,7 +221,7 @@ class SqliteCentral:
 
     async def _rows(self, statement: str, values: Values) -> list[Row]:
         return await self._database.read(
-            lambda connection: [_row(row) for row in connection.execute(statement, values)]
+            lambda connection: [row_of(row) for row in connection.execute(statement, values)]
         )
 
     async def _all(self, name: str, values: Values, shape: Callable[[Values], Any]) -> list[Any]:
@@ -255,7 +250,7 @@ def _write(connection: apsw.Connection, taken: Taken) -> None:
 
 def _known(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry]) -> dict[Key, Row]:
     wanted = _json([key_of(entry) for entry in entries])
-    rows = map(_row, connection.execute(SQL["known_entries"], (writer.service_ledger_id, wanted)))
+    rows = map(row_of, connection.execute(SQL["known_entries"], (writer.service_ledger_id, wanted)))
     return {key_of(row.entry): row for row in rows}
 
 
@@ -278,40 +273,3 @@ def _conditions(wanted: Wanted, place: int | None) -> tuple[str, Values]:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _row(row: Values) -> Row:
-    """Spelled out by position: exports and trees are many rows."""
-    values = list(row)
-    values[9] = _PHASES[row[9]]
-    values[13] = _PHASES[row[13]] if row[13] is not None else None
-    values[18] = _MODES[row[18]]
-    values[19] = bool(row[19])
-    return Row(row[0], LedgerEntry(*values[1:]))
-
-
-def _sequence(row: Row) -> int:
-    return row.sequence
-
-
-def _shape(kind: type[msgspec.Struct]) -> Callable[[Values], Any]:
-    """From a row, whose columns stand in the order of the fields."""
-    names = kind.__struct_fields__
-    return lambda row: kind(**dict(zip(names, row, strict=True)))
-
-
-_service: Final = _shape(Service)
-
-
-def _token(row: Values) -> Token:
-    token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at = row
-    return Token(
-        token_id=token_id,
-        name=name,
-        roles=frozenset(map(Role, roles.split())),
-        created_at=created_at,
-        service_ledger_id=service_ledger_id,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-        last_used_at=last_used_at,
-    )

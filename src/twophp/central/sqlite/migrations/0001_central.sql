@@ -37,7 +37,7 @@ CREATE TABLE entry (
 CREATE INDEX entry_by_server_id ON entry (server_correlation_id);
 -- A server row's parent is its own client id, which the unique index finds; only client rows need one of their own.
 CREATE INDEX entry_children ON entry (parent_reference_id) WHERE actor = 'client';
-CREATE INDEX entry_open ON entry (phase_1_timestamp) WHERE outcome IS NULL OR outcome = 'TTL_EXPIRED';
+CREATE INDEX entry_open ON entry (sequence) WHERE outcome IS NULL OR outcome = 'TTL_EXPIRED';
 CREATE INDEX entry_by_time ON entry (phase_1_timestamp);
 CREATE INDEX entry_by_source ON entry (source);
 CREATE INDEX entry_by_endpoint ON entry (service_endpoint);

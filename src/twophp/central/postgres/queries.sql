@@ -1,0 +1,235 @@
+-- Every statement of the central ledger on PostgreSQL, by name. LATERAL with OFFSET 0 keeps the planner to a look-up
+-- for each row of a recursion: it guesses how many there are, and would at times read the whole table instead.
+
+-- Opening. ------------------------------------------------------------------------------------------------------------
+
+-- name: durability
+SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit');
+
+-- name: lock_schema
+SELECT pg_advisory_xact_lock(hashtextextended('twophp:central:' || current_schema(), 0));
+
+-- name: make_schema_version
+CREATE TABLE IF NOT EXISTS twophp_central_schema (number integer NOT NULL);
+
+-- name: schema_version
+SELECT coalesce(max(number), 0) FROM twophp_central_schema;
+
+-- name: note_schema_version
+INSERT INTO twophp_central_schema VALUES ($1);
+
+-- name: ready
+SELECT one FROM head;
+
+-- Taking rows up. -----------------------------------------------------------------------------------------------------
+
+-- name: lock_head
+-- One batch at a time: leaves have an order.
+SELECT size FROM head FOR UPDATE;
+
+-- name: read_head
+SELECT size, at FROM head;
+
+-- name: write_head
+UPDATE head SET size = $1, at = greatest(at, $2);
+
+-- name: is_any_known
+SELECT EXISTS (
+    SELECT 1 FROM unnest($2::text[], $3::text[], $4::text[]) AS wanted (client_id, server_id, actor)
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM entry
+        WHERE client_correlation_id = wanted.client_id AND server_correlation_id = wanted.server_id
+        AND actor = wanted.actor AND service_ledger_id = $1 OFFSET 0
+    ) AS found);
+
+-- name: known_entries
+SELECT found.* FROM unnest($2::text[], $3::text[], $4::text[]) AS wanted (client_id, server_id, actor)
+CROSS JOIN LATERAL (
+    SELECT * FROM entry
+    WHERE client_correlation_id = wanted.client_id AND server_correlation_id = wanted.server_id
+    AND actor = wanted.actor AND service_ledger_id = $1 OFFSET 0
+) AS found;
+
+-- name: delete_entries
+DELETE FROM entry WHERE sequence = ANY ($1::bigint[]);
+
+-- name: note_sync
+UPDATE service SET last_sync_at = greatest(last_sync_at, $1), rows = rows + $2 WHERE service_ledger_id = $3;
+
+-- name: raise_alarm
+INSERT INTO alarm (at, code, service_ledger_id, client_correlation_id, server_correlation_id, detail)
+VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING;
+
+-- name: alarms
+SELECT * FROM alarm ORDER BY alarm_id DESC LIMIT $1;
+
+-- The Merkle tree. ----------------------------------------------------------------------------------------------------
+
+-- name: keep_tiles
+INSERT INTO tile SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bytea[])
+ON CONFLICT (level, number) DO UPDATE SET hashes = excluded.hashes;
+
+-- name: tiles
+SELECT level, number, hashes FROM unnest($1::integer[], $2::bigint[]) AS wanted (level, number)
+JOIN tile USING (level, number);
+
+-- Questions about rows. -----------------------------------------------------------------------------------------------
+
+-- name: entries
+SELECT * FROM entry WHERE {conditions} ORDER BY sequence DESC LIMIT ?;
+
+-- name: exported
+SELECT * FROM entry WHERE {conditions} ORDER BY sequence;
+
+-- name: anything
+sequence > 0
+
+-- name: before
+sequence < ?
+
+-- name: with_correlation_id
+sequence IN (SELECT sequence FROM entry WHERE client_correlation_id = ?
+             UNION ALL SELECT sequence FROM entry WHERE server_correlation_id = ?)
+
+-- name: with_service_ledger_id
+service_ledger_id = ?
+
+-- name: with_source
+source = ?
+
+-- name: with_target
+target = ?
+
+-- name: with_service_endpoint
+service_endpoint = ?
+
+-- name: with_actor
+actor = ?
+
+-- name: with_phases
+phase = ANY (?::text[])
+
+-- name: open_only
+(outcome IS NULL OR outcome = 'TTL_EXPIRED')
+
+-- name: since
+phase_1_timestamp >= ?
+
+-- name: until
+phase_1_timestamp < ?
+
+-- name: tree
+WITH RECURSIVE
+member (id) AS (
+    SELECT $1::text COLLATE "C" UNION SELECT client_correlation_id FROM entry WHERE server_correlation_id = $1
+),
+above (id) AS (
+    SELECT id FROM member
+    UNION
+    SELECT own.parent_reference_id FROM above CROSS JOIN LATERAL (
+        SELECT parent_reference_id FROM entry WHERE client_correlation_id = above.id AND actor = 'client' OFFSET 0
+    ) AS own
+),
+called (id) AS (
+    SELECT id FROM (SELECT id FROM above LIMIT $2) AS ancestor
+    UNION
+    SELECT child.client_correlation_id FROM called CROSS JOIN LATERAL (
+        SELECT client_correlation_id FROM entry WHERE parent_reference_id = called.id AND actor = 'client' OFFSET 0
+    ) AS child
+)
+SELECT found.* FROM (SELECT id FROM called LIMIT $2) AS member CROSS JOIN LATERAL (
+    SELECT * FROM entry WHERE client_correlation_id = member.id OFFSET 0
+) AS found LIMIT $2;
+
+-- name: of_pairs
+SELECT found.* FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::text[])) AS wanted (client_id, server_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM entry WHERE client_correlation_id = client_id AND server_correlation_id = server_id OFFSET 0
+) AS found;
+
+-- name: after
+SELECT * FROM entry WHERE sequence > $1 ORDER BY sequence LIMIT $2;
+
+-- name: sla
+WITH called AS (
+    SELECT to_char(to_timestamp(phase_1_timestamp / 1000) AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, service_endpoint,
+        phase, mode, phase_2_timestamp, phase_2_timestamp - phase_1_timestamp AS confirm_ms,
+        CASE WHEN phase = 'COMMITTED' OR phase = 'FAILED' THEN settled_at - phase_2_timestamp END AS settle_ms
+    FROM entry WHERE phase_1_timestamp >= $1 AND phase_1_timestamp < $2 AND actor = 'server'
+)
+SELECT day, service_endpoint, count(*),
+    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED'),
+    count(*) FILTER (WHERE phase = 'TTL_EXPIRED'), count(*) FILTER (WHERE phase = 'ABANDONED'),
+    count(*) FILTER (WHERE phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING'),
+    (avg((phase_2_timestamp IS NOT NULL)::integer) FILTER (
+        WHERE (mode = 'standard' OR mode = 'async') AND phase <> 'WAITING_CONFIRM'))::float8,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY confirm_ms), percentile_disc(0.95) WITHIN GROUP (ORDER BY confirm_ms),
+    percentile_disc(0.99) WITHIN GROUP (ORDER BY confirm_ms),
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY settle_ms), percentile_disc(0.95) WITHIN GROUP (ORDER BY settle_ms),
+    percentile_disc(0.99) WITHIN GROUP (ORDER BY settle_ms)
+FROM called GROUP BY day, service_endpoint ORDER BY day, service_endpoint;
+
+-- name: activity
+WITH called AS (
+    SELECT phase_1_timestamp / $3::bigint * $3::bigint AS step, phase,
+        phase_2_timestamp - phase_1_timestamp AS confirm_ms,
+        CASE WHEN phase = 'COMMITTED' OR phase = 'FAILED' THEN settled_at - phase_2_timestamp END AS settle_ms
+    FROM entry WHERE phase_1_timestamp >= $1 AND phase_1_timestamp < $2 AND actor = 'server'
+)
+SELECT step,
+    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED'),
+    count(*) FILTER (WHERE phase = 'TTL_EXPIRED'), count(*) FILTER (WHERE phase = 'ABANDONED'),
+    count(*) FILTER (WHERE phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING'),
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY confirm_ms), percentile_disc(0.95) WITHIN GROUP (ORDER BY confirm_ms),
+    percentile_disc(0.99) WITHIN GROUP (ORDER BY confirm_ms),
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY settle_ms), percentile_disc(0.95) WITHIN GROUP (ORDER BY settle_ms),
+    percentile_disc(0.99) WITHIN GROUP (ORDER BY settle_ms)
+FROM called GROUP BY step ORDER BY step;
+
+-- Services, tokens, the access log. -----------------------------------------------------------------------------------
+
+-- name: lock_services
+-- One registration at a time: two that claim the same id must not both have it.
+SELECT pg_advisory_xact_lock(hashtextextended('twophp:central-services:' || current_schema(), 0));
+
+-- name: service_of_credential
+SELECT service.* FROM credential JOIN service USING (service_ledger_id) WHERE token_id = $1;
+
+-- name: service
+SELECT * FROM service WHERE service_ledger_id = $1;
+
+-- name: services
+SELECT * FROM service ORDER BY name, service_ledger_id;
+
+-- name: add_service
+INSERT INTO service VALUES ($1, $2, $3, NULL, 0, $4);
+
+-- name: update_service
+UPDATE service SET name = $1, pull_url = coalesce($2, pull_url) WHERE service_ledger_id = $3;
+
+-- name: add_credential
+INSERT INTO credential VALUES ($1, $2)
+ON CONFLICT (token_id) DO UPDATE SET service_ledger_id = excluded.service_ledger_id;
+
+-- name: add_token
+INSERT INTO token VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: token_by_hash
+SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
+FROM token LEFT JOIN credential USING (token_id) WHERE secret_hash = $1;
+
+-- name: tokens
+SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
+FROM token LEFT JOIN credential USING (token_id) ORDER BY created_at DESC, token_id;
+
+-- name: token_used
+UPDATE token SET last_used_at = greatest(last_used_at, $1) WHERE token_id = $2;
+
+-- name: revoke_token
+UPDATE token SET revoked_at = coalesce(revoked_at, $1) WHERE token_id = $2 RETURNING token_id;
+
+-- name: log_access
+INSERT INTO access (at, who, role, method, path, status) VALUES ($1, $2, $3, $4, $5, $6);
+
+-- name: accesses
+SELECT at, who, role, method, path, status FROM access ORDER BY id DESC LIMIT $1;

@@ -1,0 +1,284 @@
+"""The central ledger on PostgreSQL: rows arrive by COPY, and are looked for first only where that must be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final, Self
+
+import msgspec
+
+from twophp.central import merkle
+from twophp.central.intake import Taken, key_of, take
+from twophp.central.ports import (
+    MOST_IN_A_TREE,
+    MOST_PER_PAGE,
+    Access,
+    Ack,
+    Activity,
+    Alarm,
+    Page,
+    Row,
+    Service,
+    Sla,
+    Token,
+    TreeHead,
+    Wanted,
+)
+from twophp.central.postgres.database import SQL, Database, is_taken
+from twophp.central.proofs import checked_consistency, checked_inclusion
+from twophp.central.records import row_of, sequence_of, service_of, shape, token_of, token_values
+from twophp.central.statements import conditions, numbered, place_of
+from twophp.core.entry import LedgerEntry
+from twophp.core.records import Instant
+from twophp.ports import MintId
+from twophp.stores.clock import mint_uuid
+
+EXPORT_ROWS: Final = 1_000
+PROBES: Final = 8
+"""So many rows of a batch are looked for before it is taken for new."""
+
+_COLUMNS: Final = ("sequence", *LedgerEntry.__struct_fields__)
+_astuple: Final = msgspec.structs.astuple
+
+
+class PostgresCentral:
+    """A ``CentralStore`` over a PostgreSQL database, which any number of processes may share."""
+
+    def __init__(self, database: Database, *, mint: MintId = mint_uuid) -> None:
+        self._database = database
+        self._mint = mint
+
+    @classmethod
+    async def open(cls, url: str, *, mint: MintId = mint_uuid) -> Self:
+        """Connect to the database that ``url`` names, check that it is durable, and migrate it."""
+        return cls(await Database.open(url), mint=mint)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        await self.close()
+
+    # Taking rows up. --------------------------------------------------------------------------------------------------
+
+    async def ingest(self, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
+        """See ``CentralStore.ingest``."""
+        async with self._database.writing() as connection:
+            size = await connection.fetchval(SQL["lock_head"])
+            taken = await _taken(connection, writer, entries, at, size)
+            if taken.leaves:
+                tiles = merkle.appended(size, await _tiles(connection, merkle.edge_of(size)), taken.leaves)
+                await connection.execute(SQL["keep_tiles"], *_columns((*key, tile) for key, tile in tiles.items()))
+                await connection.execute(SQL["write_head"], size + len(taken.leaves), at)
+            if taken.alarms:
+                await connection.executemany(SQL["raise_alarm"], [_astuple(alarm)[1:] for alarm in taken.alarms])
+            await connection.execute(SQL["note_sync"], at, taken.fresh, writer.service_ledger_id)
+        return taken.acks
+
+    # Questions about rows. --------------------------------------------------------------------------------------------
+
+    async def entries(self, wanted: Wanted, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """See ``CentralStore.entries``."""
+        place, most = place_of(cursor), min(limit, MOST_PER_PAGE)
+        where, values = _conditions(wanted, place)
+        rows = await self._all(numbered(SQL["entries"].format(conditions=where)), (*values, most + 1), row_of)
+        more = len(rows) > most
+        return Page(rows[:most], str(rows[most - 1].sequence) if more else None)
+
+    async def tree(self, correlation_id: str, *, limit: int = MOST_IN_A_TREE) -> Sequence[Row]:
+        """See ``CentralStore.tree``."""
+        return sorted(await self._all(SQL["tree"], (correlation_id, limit), row_of), key=sequence_of)
+
+    async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
+        """See ``CentralStore.of_pairs``."""
+        ids = ([client for client, _server in pairs], [server for _client, server in pairs])
+        return sorted(await self._all(SQL["of_pairs"], ids, row_of), key=sequence_of)
+
+    async def after(self, sequence: int, limit: int) -> Sequence[Row]:
+        """See ``CentralStore.after``."""
+        return await self._all(SQL["after"], (sequence, limit), row_of)
+
+    async def export(self, wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
+        """See ``CentralStore.export``."""
+        where, values = _conditions(wanted, None)
+        statement = numbered(SQL["exported"].format(conditions=where))
+        async with self._database.reading() as connection:
+            cursor = await connection.cursor(statement, *values)
+            while rows := await cursor.fetch(EXPORT_ROWS):
+                yield [row_of(row) for row in rows]
+
+    async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
+        """See ``CentralStore.sla``."""
+        return await self._all(SQL["sla"], (since, until), shape(Sla))
+
+    async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
+        """See ``CentralStore.activity``."""
+        return await self._all(SQL["activity"], (since, until, step_ms), shape(Activity))
+
+    # Services, tokens, logs. ------------------------------------------------------------------------------------------
+
+    async def register(
+        self, name: str, claimed_id: str | None, token_id: str, at: Instant, *, pull_url: str | None = None
+    ) -> Service:
+        """See ``CentralStore.register``."""
+        async with self._database.writing() as connection:
+            await connection.execute(SQL["lock_services"])
+            known = await connection.fetchrow(SQL["service_of_credential"], token_id)
+            if known is None:
+                taken = claimed_id is None or await connection.fetchrow(SQL["service"], claimed_id)
+                id_ = self._mint() if taken or claimed_id is None else claimed_id
+                await connection.execute(SQL["add_service"], id_, name, at, pull_url)
+                await connection.execute(SQL["add_credential"], token_id, id_)
+            else:
+                id_ = known[0]
+                await connection.execute(SQL["update_service"], name, pull_url, id_)
+            service: Service = service_of(await connection.fetchrow(SQL["service"], id_))
+            return service
+
+    async def services(self) -> Sequence[Service]:
+        """See ``CentralStore.services``."""
+        return await self._all(SQL["services"], (), service_of)
+
+    async def add_token(self, token: Token, secret_hash: bytes) -> None:
+        """See ``CentralStore.add_token``."""
+        async with self._database.writing() as connection:
+            await connection.execute(SQL["add_token"], *token_values(token, secret_hash))
+            if token.service_ledger_id is not None:
+                await connection.execute(SQL["add_credential"], token.token_id, token.service_ledger_id)
+
+    async def token(self, secret_hash: bytes) -> Token | None:
+        """See ``CentralStore.token``."""
+        found = await self._all(SQL["token_by_hash"], (secret_hash,), token_of)
+        return found[0] if found else None
+
+    async def tokens(self) -> Sequence[Token]:
+        """See ``CentralStore.tokens``."""
+        return await self._all(SQL["tokens"], (), token_of)
+
+    async def token_used(self, token_id: str, at: Instant) -> None:
+        """See ``CentralStore.token_used``."""
+        await self._all(SQL["token_used"], (at, token_id), tuple)
+
+    async def revoke_token(self, token_id: str, at: Instant) -> bool:
+        """See ``CentralStore.revoke_token``."""
+        return bool(await self._all(SQL["revoke_token"], (at, token_id), tuple))
+
+    async def log_access(self, lines: Sequence[Access]) -> None:
+        """See ``CentralStore.log_access``."""
+        async with self._database.writing() as connection:
+            await connection.executemany(SQL["log_access"], [_astuple(line) for line in lines])
+
+    async def accesses(self, *, limit: int = 100) -> Sequence[Access]:
+        """See ``CentralStore.accesses``."""
+        return await self._all(SQL["accesses"], (limit,), shape(Access))
+
+    async def alarms(self, *, limit: int = 100) -> Sequence[Alarm]:
+        """See ``CentralStore.alarms``."""
+        return await self._all(SQL["alarms"], (limit,), shape(Alarm))
+
+    # The Merkle tree. -------------------------------------------------------------------------------------------------
+
+    async def head(self) -> TreeHead:
+        """See ``CentralStore.head``."""
+        async with self._database.reading() as connection:
+            size, at = await connection.fetchrow(SQL["read_head"])
+            tiles = await _tiles(connection, merkle.tiles_of([(0, size)]))
+        return TreeHead(size=size, root=merkle.root_of(size, tiles), at=at)
+
+    async def leaf(self, sequence: int) -> bytes | None:
+        """See ``CentralStore.leaf``."""
+        hashes = await self._hashes(lambda there: [(sequence - 1, sequence)] if 0 < sequence <= there else [])
+        return hashes[0] if hashes else None
+
+    async def inclusion(self, sequence: int, size: int) -> Sequence[bytes]:
+        """See ``CentralStore.inclusion``."""
+        return await self._hashes(lambda there: checked_inclusion(sequence, size, there))
+
+    async def consistency(self, old_size: int, new_size: int) -> Sequence[bytes]:
+        """See ``CentralStore.consistency``."""
+        return await self._hashes(lambda there: checked_consistency(old_size, new_size, there))
+
+    async def ready(self) -> None:
+        """See ``CentralStore.ready``."""
+        await self._all(SQL["ready"], (), tuple)
+
+    async def close(self) -> None:
+        """See ``CentralStore.close``."""
+        await self._database.close()
+
+    async def _hashes(self, ranges_in: Callable[[int], list[merkle.Range]]) -> list[bytes]:
+        async with self._database.reading() as connection:
+            size, _at = await connection.fetchrow(SQL["read_head"])
+            ranges = ranges_in(size)
+            return merkle.hashes_of(ranges, await _tiles(connection, merkle.tiles_of(ranges)))
+
+    async def _all(self, statement: str, values: Sequence[Any], shaped: Callable[[Any], Any]) -> list[Any]:
+        async with self._database.connection() as connection:
+            return [shaped(row) for row in await connection.fetch(statement, *values)]
+
+
+async def _taken(connection: Any, writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int) -> Taken:
+    """Decide and write. A batch whose first look finds nothing known is taken for new, until a key says it is not."""
+    if not await _is_any_known(connection, writer, entries):
+        taken = take(writer, entries, at, size, {})
+        if await _copied(connection, taken):
+            return taken
+    rows = map(row_of, await connection.fetch(SQL["known_entries"], writer.service_ledger_id, *_keys(entries)))
+    taken = take(writer, entries, at, size, {key_of(row.entry): row for row in rows})
+    if taken.replaced:
+        await connection.execute(SQL["delete_entries"], taken.replaced)
+    await _copy(connection, taken)
+    return taken
+
+
+async def _is_any_known(connection: Any, writer: Service, entries: Sequence[LedgerEntry]) -> bool:
+    """A batch that was sent before is so from its beginning or to its end."""
+    probes = [*entries[: PROBES // 2], *entries[-PROBES // 2 :]]
+    return bool(await connection.fetchval(SQL["is_any_known"], writer.service_ledger_id, *_keys(probes)))
+
+
+async def _copied(connection: Any, taken: Taken) -> bool:
+    """Whether the rows could be written as new ones; else nothing was."""
+    savepoint = connection.transaction()
+    await savepoint.start()
+    try:
+        await _copy(connection, taken)
+    except Exception as error:
+        if not is_taken(error):
+            raise
+        await savepoint.rollback()
+        return False
+    await savepoint.commit()
+    return True
+
+
+async def _copy(connection: Any, taken: Taken) -> None:
+    if taken.rows:
+        records = ((row.sequence, *_astuple(row.entry)) for row in taken.rows.values())
+        await connection.copy_records_to_table("entry", records=records, columns=_COLUMNS)
+
+
+def _keys(entries: Sequence[LedgerEntry]) -> tuple[list[str], list[str], list[str]]:
+    return (
+        [entry.client_correlation_id for entry in entries],
+        [entry.server_correlation_id for entry in entries],
+        [entry.actor for entry in entries],
+    )
+
+
+async def _tiles(connection: Any, keys: Iterable[merkle.TileKey]) -> dict[merkle.TileKey, bytes]:
+    wanted = list(keys)
+    levels, numbers = [level for level, _number in wanted], [number for _level, number in wanted]
+    found = await connection.fetch(SQL["tiles"], levels, numbers) if wanted else []
+    return {(level, number): hashes for level, number, hashes in found}
+
+
+def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _conditions(wanted: Wanted, place: int | None) -> tuple[str, tuple[Any, ...]]:
+    found = conditions(wanted, list)
+    if place is not None:
+        found.append(("before", (place,)))
+    return " AND ".join(SQL[name] for name, _values in found), tuple(value for _name, some in found for value in some)
