@@ -14,6 +14,7 @@ from twophp.core.quota import Quota
 from twophp.engine.endpoints import Endpoints
 from twophp.engine.identify import Identify
 from twophp.engine.requests import Head, Proxies
+from twophp.engine.ship import Shipping, shipping
 from twophp.wire.paths import CONFIRM_SUFFIX
 
 MIB = 1024 * 1024
@@ -50,6 +51,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sweep_interval_s: float = 1.0
     drain_timeout_s: float = 10.0
     quota: Quota | None = None
+    central: str | None = None  # Where rows are sent to, as whom, and how often; also TWOPHP_CENTRAL, ..._TOKEN.
+    central_token: str | None = None
+    central_interval_s: float | None = None
+    management_token: str | None = None  # Lets the central ledger pull; also TWOPHP_MANAGEMENT_TOKEN.
+    pull_url: str | None = None  # Where it can: this service's address with /_2php/ledger.
 
     def __post_init__(self) -> None:
         rules = [
@@ -72,6 +78,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
 
+    def shipping(self) -> Shipping | None:
+        """Where this service's rows go, if anywhere."""
+        return shipping(
+            self.central,
+            self.central_token,
+            self.central_interval_s,
+            pull_url=self.pull_url,
+            allow_insecure=self.allow_insecure,
+        )
+
 
 class Options(TypedDict, total=False):
     """The settings as keywords. Spelled out, so that a type checker sees through ``app.add_middleware(...)``."""
@@ -92,6 +108,11 @@ class Options(TypedDict, total=False):
     drain_timeout_s: float
     quota: Quota | None
     outgoing: Outgoing
+    central: str | None
+    central_token: str | None
+    central_interval_s: float | None
+    management_token: str | None
+    pull_url: str | None
 
 
 def header_names(names: Iterable[str]) -> frozenset[bytes]:

@@ -15,8 +15,10 @@ from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
 from twophp.core.identity import seal_context
 from twophp.core.records import Key
 from twophp.engine.ledger import open_ledger
+from twophp.engine.ship import Shipper
 from twophp.ports import Change, Decide, Put, Records, Store, Vault
 from twophp.stores.urls import open_store, open_vault
+from twophp.wire.rows import encode_batch
 
 log: Final = logging.getLogger("twophp.client")
 
@@ -35,6 +37,10 @@ class Ledger:
         self._care = Care(lease_ms=round(settings.lease_s * 1_000))
         self._driven: dict[str, tuple[int, int]] = {}  # Fence, and when it was last written.
         self._stopping = asyncio.Event()
+        to = settings.shipping()
+        self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=settings.mint)
+        if self._shipper is not None:
+            self._shipper.start()
         self._heart = asyncio.get_running_loop().create_task(self._beat())
 
     @classmethod
@@ -49,6 +55,8 @@ class Ledger:
         """Finish what was accepted and let go. Calls that are still open are left to whoever comes next."""
         self._stopping.set()
         await self._heart
+        if self._shipper is not None:
+            await self._shipper.close()
         await self.store.close()
 
     async def look(self, client_correlation_id: str) -> Call | None:

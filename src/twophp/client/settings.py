@@ -9,6 +9,7 @@ import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
+from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, steady_clock, system_clock
 from twophp.stores.keys import Keys
@@ -48,6 +49,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 5.0
     reconcile_every_s: float | None = 5.0
     keys: Keys | None = None
+    central: str | None = None  # Where rows are sent to, as whom, and how often; also TWOPHP_CENTRAL, ..._TOKEN.
+    central_token: str | None = None
+    central_interval_s: float | None = None
     clock: Clock = system_clock
     steady: Callable[[], Instant] = steady_clock
     mint: MintId = mint_uuid
@@ -78,6 +82,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for holds, problem in rules:
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
+        self.shipping()  # What cannot work is said now, not when the first row is sent.
+
+    def shipping(self) -> Shipping | None:
+        """Where this client's rows go, if anywhere."""
+        interval_s, allow_insecure = self.central_interval_s, self.allow_insecure
+        return shipping(self.central, self.central_token, interval_s, allow_insecure=allow_insecure)
 
     def target_of(self, target: Target) -> str:
         """The name of the service that is called, as its own ledger spells it (A-55).
@@ -116,6 +126,9 @@ class Options(TypedDict, total=False):
     lease_s: float
     reconcile_every_s: float | None
     keys: Keys | None
+    central: str | None
+    central_token: str | None
+    central_interval_s: float | None
     clock: Clock
     steady: Callable[[], Instant]
     mint: MintId

@@ -142,7 +142,7 @@ RowKey: TypeAlias = tuple[str, str, str, int]
 
 
 class Shipper:
-    """Sends one store's rows. ``run`` is a task of the service; ``close`` ends it."""
+    """Sends one store's rows, in a task of its own between ``start`` and ``close``."""
 
     def __init__(self, store: Store, writer: Writer, to: Shipping, *, encode: Encode, mint: MintId) -> None:
         self._store = store
@@ -155,6 +155,7 @@ class Shipper:
         self._refused: dict[RowKey, None] = {}
         self._failures = 0
         self._heard_at = 0.0
+        self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -163,20 +164,27 @@ class Shipper:
         """How many attempts in a row have failed."""
         return self._failures
 
-    async def run(self) -> None:
-        """Send what there is, now and every interval, until closed; then once more what is left, if there is time."""
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Send what is left, if the other side answers at once, and stop. What is not sent is sent next time."""
+        self._stopping.set()
+        self._news.set()
+        if self._task is not None:
+            _done, left = await asyncio.wait([self._task], timeout=FAREWELL_S)
+            for task in left:
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        """Now and every interval, until closed; then once more, unless nobody answered last time either."""
         while not self._stopping.is_set():
             wait_s = await self._visit()
             await self._pause(wait_s)
         if not self._failures:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL_S):
-                    await self._visit()
-
-    def close(self) -> None:
-        """Stop after what is under way."""
-        self._stopping.set()
-        self._news.set()
+            await self._visit()
 
     def wake(self) -> None:
         """Send now, without waiting for the interval."""
@@ -227,7 +235,7 @@ class Shipper:
                 taken += await self._push(rows, drained=drained)
             elif self._wants_heartbeat():
                 await self._send([], drained=True)
-            if drained or not rows or self._stopping.is_set():
+            if drained or not rows:
                 return taken
 
     def _wants_heartbeat(self) -> bool:

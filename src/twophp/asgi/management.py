@@ -1,0 +1,106 @@
+"""The management endpoint of a service: its local ledger's rows for the central one, on demand (draft §9.6, §13.5).
+
+It exists only where ``management_token`` is set, needs that very credential, and answers rows: no payload, no response,
+no key ever leaves here (A-63). A request says which rows of the page before have arrived, and gets the next page:
+
+    POST /_2php/ledger    {"limit": 500, "synced": [...]}             what central has not acknowledged
+                          {"correlation_id": "..."}                   every row with this id
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import msgspec
+
+from twophp.asgi.answers import refused
+from twophp.asgi.messages import Answer, Receive, read_body
+from twophp.core.entry import Actor, LedgerEntry
+from twophp.core.errors import Unauthenticated, WireError
+from twophp.core.records import Instant
+from twophp.engine.requests import Head
+from twophp.ports import Calls, Find, Store
+from twophp.wire.rows import Id, row_document
+
+PULL_PATH: Final = "/_2php/ledger"
+MOST: Final = 1_000
+MAX_BODY_BYTES: Final = 1024 * 1024
+CHALLENGE: Final = "Bearer"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_BEARER: Final = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([!-~]{1,512})")
+_HEADERS: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
+
+
+class _Synced(msgspec.Struct, frozen=True):
+    """A version that the central ledger has."""
+
+    client_correlation_id: Id
+    server_correlation_id: Id
+    actor: Actor
+    version: int
+    sync_timestamp: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _Pull(msgspec.Struct, frozen=True):
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = MOST
+    synced: Annotated[list[_Synced], msgspec.Meta(max_length=MOST)] = []
+    correlation_id: Id | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Pull).decode
+
+
+class Management:
+    """Answers pulls from one store."""
+
+    def __init__(self, store: Store, service: str, token: str) -> None:
+        self._store = store
+        self._service = service
+        self._token = token.encode()
+
+    async def answer(self, head: Head, receive: Receive) -> Answer:
+        """A page of rows; raises Unauthenticated or WireError."""
+        if head.method != "POST":
+            return refused("bad_request")
+        self._check(head)
+        try:
+            wanted = _decode(await read_body(head, receive, MAX_BODY_BYTES))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise WireError("not a pull", code="bad_request") from error
+        await self._note(wanted.synced)
+        rows, drained = await self._page(wanted)
+        document = {"name": self._service, "rows": [row_document(row) for row in rows], "drained": drained}
+        return Answer(200, _HEADERS, msgspec.json.encode(document))
+
+    def _check(self, head: Head) -> None:
+        lines = head.headers.getall("authorization")
+        found = _BEARER.fullmatch(lines[0]) if len(lines) == 1 else None
+        if found is None or not hmac.compare_digest(found[1].encode(), self._token):
+            raise Unauthenticated("no management credential", challenge=CHALLENGE)
+
+    async def _page(self, wanted: _Pull) -> tuple[Sequence[LedgerEntry], bool]:
+        if wanted.correlation_id is not None:
+            rows = await self._store.entries(Find(wanted.correlation_id))
+            return rows[: wanted.limit], False
+        changed = await self._store.changes(wanted.limit)
+        return changed, len(changed) < wanted.limit
+
+    async def _note(self, acks: Sequence[_Synced]) -> None:
+        """Mark what has arrived; a row that has changed since stays unsynced (A-57)."""
+        if not acks:
+            return
+        at = {(a.client_correlation_id, a.server_correlation_id, a.actor, a.version): a.sync_timestamp for a in acks}
+        rows = await self._store.entries(Calls(tuple(dict.fromkeys(a.client_correlation_id for a in acks))))
+        arrived: dict[Instant, list[LedgerEntry]] = {}
+        for row in rows:
+            when = at.get((row.client_correlation_id, row.server_correlation_id, row.actor, row.version))
+            if when is not None:
+                arrived.setdefault((when - _EPOCH) // _MILLISECOND, []).append(row)
+        for instant, entries in arrived.items():
+            await self._store.synced(entries, instant)
