@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, Unpack
 
 from twophp.asgi.answers import INTERNAL_ERROR, of_error
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
+from twophp.asgi.management import PULL_PATH, Management
 from twophp.asgi.messages import App, Disconnected, Receive, Rewindable, Scope, Send, head_of, route_path, send_answer
 from twophp.asgi.observers import Observers, WantsMetrics
 from twophp.asgi.server import Server
 from twophp.asgi.settings import Options, Settings, header_names
-from twophp.core.errors import ConfigError, TwoPHPError
+from twophp.core.errors import ConfigError, TwoPHPError, WireError
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.identify import Identify
 from twophp.engine.ledger import open_ledger
-from twophp.engine.requests import proxies
+from twophp.engine.requests import effective_scheme, proxies
+from twophp.engine.ship import secret_in
 from twophp.ports import Clock, Store
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys
@@ -32,6 +35,8 @@ from twophp.stores.urls import open_store, open_vault
 from twophp.wire.parse import MUTATIONS, opted_in
 
 log: Final = logging.getLogger("twophp.server")
+
+MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
 
 AnyApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 """An application as its framework types it; each names scopes and messages in its own way."""
@@ -68,6 +73,8 @@ class TwoPhaseMiddleware:
             stored_headers=header_names(stored_headers),
             **settings,
         )
+        self._management_token = self._settings.management_token or secret_in(os.environ, MANAGEMENT_VARIABLE)
+        self._settings.shipping()  # A setting that cannot work is said now, not when the first row is sent.
         self._observers = Observers(service, endpoints, metrics=metrics)
         self._store_url = store
         self._keys = keys
@@ -108,6 +115,9 @@ class TwoPhaseMiddleware:
                 return
             if self._records_plain and (endpoint := self._transparent_endpoint(scope)) is not None:
                 await self._transparent(endpoint, scope, receive, send)
+                return
+            if self._management_token is not None and scope["path"].endswith(PULL_PATH):
+                await self._manage(self._management_token, scope, receive, send)
                 return
         elif kind == "lifespan":
             await self._lifespan(scope, receive, send)
@@ -154,6 +164,20 @@ class TwoPhaseMiddleware:
             await self.app(scope, receive, send)
         else:
             await send_answer(send, answer, is_head=scope["method"] == "HEAD")
+
+    async def _manage(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """A pull by the central ledger: rows for whoever holds the management credential (draft §13.5)."""
+        try:
+            server = self._server or await self.start()
+            head = head_of(scope, server.store.now())
+            if not self._settings.allow_insecure and effective_scheme(head, self._settings.proxies) != "https":
+                raise WireError("a pull needs TLS", code="tls_required")
+            answer = await Management(server.store, self._settings.service, token).answer(head, receive)
+        except Disconnected:
+            return
+        except TwoPHPError as error:
+            answer = of_error(error)
+        await send_answer(send, answer)
 
     def _transparent_endpoint(self, scope: Scope) -> Endpoint | None:
         if scope["method"] not in MUTATIONS:

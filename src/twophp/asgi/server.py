@@ -20,7 +20,9 @@ from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Executions, Work, ids_of
 from twophp.engine.intents import Intents
 from twophp.engine.observe import SILENT, Observer
+from twophp.engine.ship import Shipper
 from twophp.ports import MintId, Store, Vault
+from twophp.wire.rows import encode_batch
 
 log: Final = logging.getLogger("twophp.server")
 
@@ -70,6 +72,8 @@ class Server:
             takes_statements=store.takes_statements,
             max_result_bytes=settings.max_result_bytes,
         )
+        to = settings.shipping()
+        self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=mint)
         self._stopping = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -86,6 +90,8 @@ class Server:
             asyncio.create_task(self._every(heartbeat_s, self.executions.renew)),
             asyncio.create_task(self.outbox.run()),
         ]
+        if self._shipper is not None:
+            self._shipper.start()
 
     async def stop(self) -> None:
         """Let what runs end, then let go of the store. What cannot end in time is left to recovery."""
@@ -95,6 +101,8 @@ class Server:
         self._stopping.set()
         await self.outbox.close(self.settings.drain_timeout_s)
         await asyncio.gather(*self._loops)
+        if self._shipper is not None:
+            await self._shipper.close()
         await self.store.close()
 
     async def sweep(self) -> int:
