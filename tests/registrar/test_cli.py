@@ -1,0 +1,103 @@
+"""``twophp registrar``: what it prints, and the exit codes that scripts use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.registrar.scene import Scene
+from tests.registrar.tables import IU_ROUTE_ATTEMPT, make
+from twophp.cli import main
+
+OK, FOUND, UNUSABLE = 0, 1, 2
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, ["registrar", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def document(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+@pytest.mark.req("REG-RP-10", "REG-7-02")
+def test_a_surface_is_judged_criterion_by_criterion(filed: Scene) -> None:
+    make(filed.path, IU_ROUTE_ATTEMPT)
+    fit = run("surface", filed.url, "registrar_consumed")
+    assert fit.exit_code == OK
+    assert fit.stdout.endswith("registrar_consumed: REPLAY_DOMAIN_READY_AS_CRITERIA\n")
+    assert [line.split()[:2] for line in fit.stdout.splitlines()[1:9]] == [[letter, "yes"] for letter in "abcdefgh"]
+    unfit = run("surface", filed.path, "iu_route_attempt", "--json")
+    said = document(unfit)
+    assert (unfit.exit_code, said["code"], said["fit"]) == (FOUND, "REPLAY_SURFACE_NOT_FIT", False)
+    assert said["failed"] == list("abcdegh")  # There is an audit in this file.
+    assert said["criteria"]["c"]["reasons"][0] == "route_kind is a column of routing"
+    assert "no  " in run("surface", filed.path, "iu_route_attempt").stdout
+    both = run("surface", filed.url, "registrar_consumed", "iu_route_attempt", "--json")
+    assert (both.exit_code, [one["fit"] for one in document(both)]) == (FOUND, [True, False])
+    every = run("surface", filed.url, "--json")
+    assert (every.exit_code, sum(one["fit"] for one in document(every))) == (OK, 1)
+
+
+@pytest.mark.req("REG-6-09")
+def test_a_surface_that_cannot_be_probed_is_a_finding(tmp_path: Path) -> None:
+    result = run("surface", f"sqlite:///{tmp_path}/none.db", "t")
+    assert result.exit_code == FOUND
+    assert "there is no database" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.req("REG-7-05", "A-94")
+def test_the_gate_is_shown_opened_and_held(filed: Scene) -> None:
+    assert run("gate", filed.path).stdout.startswith("REGISTRATION_OPEN: on the word of board-7\n")
+    held = run("gate", filed.path, "--hold", "audit under way")
+    assert (held.exit_code, held.stdout.splitlines()[0]) == (FOUND, "REGISTRATION_HOLD: audit under way")
+    assert document(run("gate", filed.path, "--json"))["registration_can_proceed"] == "NO"
+    opened = run("gate", filed.url, "--open", "board-8", "--json")
+    assert (opened.exit_code, document(opened)["authority_ref"]) == (OK, "board-8")
+    assert run("gate", filed.path, "--open", "x", "--hold", "y").exit_code == UNUSABLE
+    assert run("gate", filed.path, "--open", " ").stderr.startswith("error[REGISTRATION_HOLD]: ")
+
+
+@pytest.mark.req("A-96")
+def test_a_key_is_resolved(filed: Scene) -> None:
+    filed.registered()
+    found = run("resolve", filed.path, "lrk-1")
+    assert (found.exit_code, found.stdout.splitlines()[0]) == (OK, "lrk-1: CONSUMED, registered-closed")
+    absent = run("resolve", filed.path, "lrk-2", "--json")
+    assert (absent.exit_code, document(absent)["code"]) == (FOUND, "ABSENT")
+    assert filed.rows()["registrar_fence"] == 1
+
+
+@pytest.mark.req("A-93")
+def test_refusals_are_listed(filed: Scene) -> None:
+    filed.registrar.register(filed.asks(authorization_nonce="junk"))
+    filed.registrar.register(filed.asks(logical_request_key="lrk-2", authorization_nonce="junk"))
+    assert "NONCE_UNBOUND" in run("audit", filed.path).stdout
+    (line,) = document(run("audit", filed.path, "--key", "lrk-2", "--json"))
+    assert (line["code"], line["logical_request_key"]) == ("NONCE_UNBOUND", "lrk-2")
+
+
+@pytest.mark.req("REG-4-07")
+def test_what_was_erased_is_found(filed: Scene) -> None:
+    filed.registered()
+    assert run("check", filed.path).stdout == "everything consumed is there\n"
+    filed.tampering("PRAGMA foreign_keys = OFF", "DELETE FROM registrar_consumed")
+    bad = run("check", filed.path)
+    assert (bad.exit_code, bad.stdout) == (FOUND, "1 consumed key gone: lrk-1\n")
+    assert document(run("check", filed.path, "--json")) == {"holds": False, "erased": ["lrk-1"]}
+
+
+@pytest.mark.parametrize("command", [("gate",), ("resolve", "k"), ("audit",), ("check",)])
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path, command: tuple[str, ...]) -> None:
+    name, *rest = command
+    result = run(name, tmp_path / "none.db", *rest)
+    assert (result.exit_code, result.stderr.split(":")[0]) == (UNUSABLE, "error[no_such_database]")
+    assert list(tmp_path.iterdir()) == []
