@@ -31,7 +31,9 @@ SECRET_PREFIX: Final = "tphp_"  # noqa: S105 - So that whoever scans for leaked 
 SECRET_TAG: Final = b"twophp:central-token:1"
 CHALLENGE: Final = "Bearer"
 COOKIE: Final = "twophp_session"
+OIDC: Final = "oidc:"
 
+USED_EVERY_MS: Final = 60_000
 SESSION_MS: Final = 8 * 3_600_000
 MOST_SESSIONS: Final = 10_000
 """When there are more, whoever logged in first logs in again."""
@@ -116,6 +118,11 @@ class Access:
         """Whose token this is; raises Unauthenticated if nobody's, or if it was revoked or has expired."""
         return _principal(await self._token(hash_of(secret)))
 
+    async def _note_use(self, token: Token, now: Instant) -> None:
+        """For whoever looks for tokens that nobody needs; now and then is often enough."""
+        if now - (token.last_used_at or 0) >= USED_EVERY_MS:
+            await self._store.token_used(token.token_id, now)
+
     async def login(self, secret: str) -> Session:
         """Begin a session with a token; raises Unauthenticated, or Refused for a service: it reads nothing."""
         token = await self._token(hash_of(secret))
@@ -181,6 +188,7 @@ class Access:
             raise _unknown("the token was revoked")
         if token.expires_at is not None and token.expires_at <= now:
             raise _unknown("the token has expired")
+        await self._note_use(token, now)
         return token
 
     def _noted(self, request: Request, principal: Principal) -> Principal:

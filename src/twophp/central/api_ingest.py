@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from twophp.central.access import Principal
+from twophp.central.access import OIDC, Principal
 from twophp.central.api_bodies import read_document, read_packed
 from twophp.central.api_documents import (
     AcksDocument,
@@ -83,7 +83,9 @@ async def ingest(request: Request, central: CentralPart, principal: ServiceOnly)
 
 
 async def _writer(central: Central, principal: Principal) -> Service:
-    """The service that pushes. A token knows its own; of an identity provider's subject the registration tells."""
+    """The service that pushes. A token knows its own; of an identity provider's subject, registering again tells."""
+    if principal.credential.startswith(OIDC):
+        return await central.store.register(principal.name, None, principal.credential, central.clock())
     if principal.service_ledger_id is None:
         raise ApiProblem("unregistered")
     found = (s for s in await central.store.services() if s.service_ledger_id == principal.service_ledger_id)

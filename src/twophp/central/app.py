@@ -12,12 +12,22 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from twophp import __version__
-from twophp.central import api_admin, api_export, api_ingest, api_live, api_problems, api_proofs, api_queries
-from twophp.central.access import Access, Principal, Verifier
+from twophp.central import (
+    api_admin,
+    api_export,
+    api_ingest,
+    api_live,
+    api_problems,
+    api_proofs,
+    api_queries,
+    oidc_login,
+)
+from twophp.central.access import Access, Principal
 from twophp.central.api_problems import problem_of
 from twophp.central.api_routes import components
 from twophp.central.api_state import Central
 from twophp.central.missing import Heard
+from twophp.central.oidc import Oidc
 from twophp.central.ports import Access as AccessLine
 from twophp.central.ports import CentralStore
 from twophp.central.pull import Puller
@@ -41,7 +51,7 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 def create_app(
     store: CentralStore,
     *,
-    oidc: Verifier | None = None,
+    oidc: Oidc | None = None,
     management_key: bytes | None = None,
     allow_insecure: bool = False,
     clock: Clock = system_clock,
@@ -71,6 +81,8 @@ def create_app(
         app.include_router(module.router)
     if importlib.util.find_spec(PAGES) is not None:
         importlib.import_module(PAGES).install(app)
+    if oidc is not None and oidc.has_login:
+        oidc_login.install(app, oidc, access)
     app.add_middleware(AccessLog, central=central)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

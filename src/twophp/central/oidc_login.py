@@ -1,0 +1,63 @@
+"""``/login/oidc``: the page's login with an identity provider. There is nothing here unless a client id is set."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from twophp.central.access import COOKIE, SESSION_MS, Access
+from twophp.central.api_problems import problem_of
+from twophp.central.oidc import LOGIN_MS, Oidc
+from twophp.core.errors import TwoPHPError, Unauthenticated
+
+BEGIN: Final = "/login/oidc"
+BACK: Final = "/login/oidc/back"
+STATE_COOKIE: Final = "twophp_oidc"
+
+# A redirect would still count as the provider's, and a strict cookie would stay at home: so a page of our own goes on.
+_GO_ON: Final = (
+    '<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>Logged in</title><a href="/">On</a>'
+)
+
+
+def install(app: FastAPI, oidc: Oidc, access: Access) -> None:
+    """Add the two routes."""
+
+    async def begin(request: Request) -> Response:
+        try:
+            url, state = await oidc.begin_login(str(request.url_for("oidc_back")))
+        except TwoPHPError as error:
+            return problem_of(error)
+        response = RedirectResponse(url, 303, {"Cache-Control": "no-store"})
+        # Lax: it has to come along when the provider sends the browser back.
+        response.set_cookie(
+            STATE_COOKIE, state, LOGIN_MS // 1000, path=BEGIN, httponly=True, samesite="lax", secure=_is_https(request)
+        )
+        return response
+
+    async def back(request: Request) -> Response:
+        state, expected = request.query_params.get("state", ""), request.cookies.get(STATE_COOKIE, "")
+        try:
+            if not expected or not hmac.compare_digest(state.encode(), expected.encode()):
+                raise Unauthenticated("the login was begun by another browser")
+            principal, until = await oidc.finish_login(state, request.query_params.get("code", ""))
+            session = access.login_as(principal, until)
+        except TwoPHPError as error:
+            return problem_of(error)
+        response = HTMLResponse(_GO_ON, headers={"Cache-Control": "no-store"})
+        response.delete_cookie(STATE_COOKIE, path=BEGIN)
+        response.set_cookie(
+            COOKIE, session.secret, SESSION_MS // 1000, httponly=True, samesite="strict", secure=_is_https(request)
+        )
+        return response
+
+    app.router.add_route(BEGIN, begin, methods=["GET"], include_in_schema=False)
+    app.router.add_route(BACK, back, methods=["GET"], name="oidc_back", include_in_schema=False)
+
+
+def _is_https(request: Request) -> bool:
+    return request.url.scheme == "https"
