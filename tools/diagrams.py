@@ -10,7 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from twophp.core import compensation, obligation, phase, registrar, surface
+from twophp.core import call_machine, compensation, obligation, phase, registrar, surface
+from twophp.core.call import Stage
 from twophp.core.intent import Phase
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.registration import STEPS
@@ -35,6 +36,12 @@ PHASE = """\
 ## Phase: one intent
 
 `src/twophp/core/phase.py`. A point is what is not there: not yet registered, or forgotten after the horizon.
+"""
+
+CALL = """\
+## Call: what a client knows of an intent at its server
+
+`src/twophp/core/call_machine.py`. SENT is only noted, not in the ledger; everything else is what the client was told.
 """
 
 OBLIGATION = """\
@@ -70,6 +77,9 @@ def machines() -> str:
         PHASE,
         diagram(edges(phase.TABLE), absent=Phase.ABSENT),
         table(phase.TABLE),
+        CALL,
+        diagram(edges(call_machine.TABLE), absent=Stage.ABSENT),
+        table(call_machine.TABLE),
         OBLIGATION,
         diagram(_edges_of_one_obligation(), absent=obligation.State.ABSENT),
         table(obligation.TABLE),
