@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools import diagrams
+from tools import diagrams, registrar_page
 
 ROOT = Path(__file__).parents[1]
 
 Page = Callable[[], str]
 
-PAGES: Mapping[str, Page] = {"docs/machines.md": diagrams.machines}
+PAGES: Mapping[str, Page] = {
+    "docs/machines.md": diagrams.machines,
+    "docs/registrar.md": registrar_page.registrar_page,
+}
 
 
 def stale(root: Path, pages: Mapping[str, Page]) -> dict[str, str]:

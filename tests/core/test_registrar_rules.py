@@ -20,7 +20,7 @@ from tests.core.registrations import (
     knows,
     registered,
 )
-from twophp.core import registrar, rulebook
+from twophp.core import compensation, registrar, rulebook
 from twophp.core.errors import Refused
 from twophp.core.registrar import (
     RULES,
@@ -428,3 +428,13 @@ def test_only_proofs_open_the_domain() -> None:
     assert judge_surface(dict.fromkeys(CRITERIA, True)).domain_status == "REPLAY_DOMAIN_READY_AS_CRITERIA"
     assert judge_surface({}).failed == tuple("abcdefgh")
     assert not judge_surface(dict.fromkeys(CRITERIA, cast(bool, "yes"))).fit
+
+
+# Codes.
+
+
+def test_every_code_has_its_meaning_and_no_other_is_explained() -> None:
+    said = {rule.code for rules in (RULES, compensation.RULES) for rule in rules}
+    said |= {rule.cause for rule in RULES if rule.cause is not None}
+    around = {"verify_failed", "commit_failed", "commit_unknown", "CONSUMED", "ABSENT"}
+    assert set(rulebook.CODES) == said | around | {"CONSUMED_STATE_ERASED_BY_STALE_REQUEST"}

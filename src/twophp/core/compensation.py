@@ -15,7 +15,10 @@ from twophp.core import rulebook
 from twophp.core.records import Instant
 from twophp.core.registration import Compensation, CompensationRequest, State, VerifyStatus
 from twophp.core.rulebook import (
+    COMPENSATED,
     NONCE_UNBOUND,
+    NOT_COMPENSABLE,
+    NOT_CONSUMED,
     PRIOR_RESULT,
     REPLAY_DUPLICATE,
     REPLAY_NONCE_CONSUMED,
@@ -27,10 +30,6 @@ from twophp.core.rulebook import (
     first_match,
     state_said,
 )
-
-COMPENSATED: Final = "compensated"
-NOT_CONSUMED: Final = "not_consumed"
-NOT_COMPENSABLE: Final = "not_compensable"
 
 
 class CompensationFacts(rulebook.Facts, frozen=True, kw_only=True):

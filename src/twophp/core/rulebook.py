@@ -8,7 +8,7 @@ registrar.py holds the list for registrations (T3), compensation.py the one for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -38,6 +38,34 @@ COMMIT_FAILED: Final = "commit_failed"
 COMMIT_UNKNOWN: Final = "commit_unknown"
 CONSUMED: Final = "CONSUMED"  # The two answers of resolve, spelled as A-96 spells them.
 ABSENT: Final = "ABSENT"
+COMPENSATED: Final = "compensated"
+NOT_CONSUMED: Final = "not_consumed"
+NOT_COMPENSABLE: Final = "not_compensable"
+
+CODES: Final[Mapping[str, str]] = {
+    REGISTERED: "the key is consumed and the inert row written; ``state`` says what the verifier made of it",
+    PRIOR_RESULT: "an exact retry: here is what was decided",
+    REPLAY_ATTEMPT_NO_BYPASS: "the same request under another attempt: here is what was decided",
+    REPLAY_DUPLICATE: "the key was consumed by another request or another nonce, or the effect by another key",
+    REPLAY_STALE_ROW: "the request's own window is closed; what was consumed stays consumed",
+    REPLAY_NONCE_CONSUMED: "the nonce was used before",
+    NONCE_UNBOUND: "the nonce is unknown, of another envelope, or outside its window",
+    ATTEMPT_COLLISION: "another attempt won while this one was under way: here is the winner's result",
+    ATTEMPT_FENCED: "since this attempt began, resolve has said ABSENT: it lost, and nothing is there",
+    INCOMPLETE_BINDING: "a field that binds, allows or identifies is empty or no text",
+    REGISTRATION_HOLD: "the gate is closed, or the surface is not proven fit; nothing was written",
+    VERIFY_FAILED: "written, and rejected by the verifier (S3): compensation is all that is left",
+    COMMIT_FAILED: "the commit failed and everything was rolled back (S1): resolve, then issue again",
+    COMMIT_UNKNOWN: "nobody can tell whether the commit is durable (S1): resolve before anything else",
+    CONSUMED: "resolve: the key is consumed, and this is by what",
+    ABSENT: "resolve: nothing is there, and no earlier attempt can come through any more",
+    COMPENSATED: "compensate: a compensation was added; the registration stays rejected",
+    NOT_CONSUMED: "compensate: nothing stands under the key",
+    NOT_COMPENSABLE: "compensate: the registration was not rejected",
+    REPLAY_SURFACE_NOT_FIT: "the verdict on a surface, and the cause of a hold",
+    CONSUMED_STATE_ERASED: "raised: a consumed record has disappeared, which must never happen",
+}
+"""Every code, and what it says."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,27 @@
+"""docs/registrar.md: prose from registrar_page.md beside this file, diagram and tables from the rules themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.diagrams import markdown, registrar_states, rules
+from twophp.core import compensation, registrar
+from twophp.core.rulebook import CODES
+from twophp.core.surface import CRITERIA
+
+PROSE = Path(__file__).with_name("registrar_page.md")
+
+
+def registrar_page() -> str:
+    """The whole page."""
+    parts = {
+        "states": registrar_states(),
+        "codes": markdown(("Code", "Says"), ((f"`{code}`", says.replace("``", "`")) for code, says in CODES.items())),
+        "rules": rules(registrar.RULES),
+        "compensation": rules(compensation.RULES),
+        "criteria": markdown(("Criterion", "What must be proven"), CRITERIA.items()),
+    }
+    text = PROSE.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = text.replace(f"<!-- {name} -->\n", part)
+    return text
