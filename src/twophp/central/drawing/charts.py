@@ -6,7 +6,7 @@ it and no more. Series are told apart by their place, their label or their strok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from twophp.central.drawing.scales import LogScale, Scale, decades, thinned, ticks
 from twophp.central.drawing.svg import element, line, number, text
+from twophp.central.drawing.words import Written
 
 WIDTH: Final = 640
 HEIGHT: Final = 220
@@ -24,8 +25,6 @@ TOP: Final = 14
 BOTTOM: Final = 26
 MOST_LABELS: Final = 8
 LABEL_HEIGHT: Final = 13
-
-Words = Callable[[float], str]
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +42,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     labels: Sequence[str]
     titles: Sequence[str]
     series: Sequence[Series]
-    words: Words
+    words: Written
 
 
 def stacked_bars(chart: Chart) -> Markup:
@@ -137,7 +136,7 @@ def _hit(chart: Chart, place: int, slot: float) -> Markup:
     return element("rect", title, x=LEFT + place * slot, y=TOP, width=slot, height=HEIGHT - BOTTOM - TOP, class_="hit")
 
 
-def _grid(steps: Sequence[float], scale: Scale | LogScale, words: Words, right: float) -> list[Markup]:
+def _grid(steps: Sequence[float], scale: Scale | LogScale, words: Written, right: float) -> list[Markup]:
     marks = []
     for step in steps:
         height = scale.at(step)

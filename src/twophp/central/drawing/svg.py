@@ -19,8 +19,15 @@ def element(name: str, /, *children: str, **attributes: Attribute) -> Markup:
         for key, value in attributes.items()
         if value is not None and value is not False
     )
-    inner = Markup("").join(children)
+    inner = Markup("").join(child if isinstance(child, Markup) else printable(child) for child in children)
     return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inner)  # noqa: S704 - Names are ours.
+
+
+def printable(words: str) -> str:
+    """The words without what no eye can see: control characters, and marks that turn the direction of text around."""
+    if words.isprintable():
+        return words
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)
 
 
 def text(words: str, x: float, y: float, class_: str, *, anchor: str | None = None) -> Markup:
@@ -54,6 +61,6 @@ def _name(key: str) -> str:
 
 
 def _value(value: Attribute) -> str | Markup:
-    if value is True:
+    if value is None or value is True:
         return ""
-    return number(value) if isinstance(value, int | float) else escape(value)
+    return number(value) if isinstance(value, int | float) else escape(printable(value))

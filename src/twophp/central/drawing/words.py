@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from twophp.central.missing import Missing
 from twophp.core.entry import LedgerEntry
@@ -12,6 +12,9 @@ from twophp.core.pairing import Pair, Reason
 from twophp.core.policy import DAY_MS, HOUR_MS, SECOND_MS
 
 MINUTE_MS: Final = 60 * SECOND_MS
+
+Written: TypeAlias = Callable[[float], str]
+"""How a number is written."""
 
 PHASES: Final = (
     Phase.COMMITTED,

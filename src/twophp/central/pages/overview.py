@@ -1,0 +1,157 @@
+"""The first page: how calls ended, how long they took, what is stuck, who has synced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from markupsafe import Markup
+from starlette.responses import Response
+
+from twophp.central.drawing import words
+from twophp.central.drawing.charts import Chart, Series, percentile_lines, proportions, stacked_bars
+from twophp.central.pages.frame import Routes, Visit, reading
+from twophp.central.pages.rendering import clock_time, day
+from twophp.central.pages.stalled import Stuck, stuck
+from twophp.central.ports import Activity, Wanted
+from twophp.core.policy import DAY_MS, HOUR_MS
+from twophp.core.records import Instant
+
+MOST_STUCK: Final = 8
+MOST_SERVICES: Final = 12
+
+
+class Range(msgspec.Struct, frozen=True):
+    """How far back, in which steps."""
+
+    label: str
+    span_ms: int
+    step_ms: int
+
+
+RANGES: Final[Mapping[str, Range]] = {
+    "1h": Range("1 hour", HOUR_MS, words.MINUTE_MS),
+    "24h": Range("24 hours", DAY_MS, HOUR_MS // 2),
+    "7d": Range("7 days", 7 * DAY_MS, 3 * HOUR_MS),
+    "30d": Range("30 days", 30 * DAY_MS, DAY_MS // 2),
+}
+DEFAULT: Final = "24h"
+
+COUNTS: Final = (
+    ("Committed", "committed", "committed"),
+    ("Failed", "failed", "failed"),
+    ("Expired", "ttl-expired", "ttl_expired"),
+    ("Abandoned", "abandoned", "abandoned"),
+    ("Open", "processing", "open"),
+)
+"""Label, class and field of what is counted."""
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """All steps of a range together."""
+
+    calls: int
+    committed: int
+    failed: int
+    unconfirmed: int
+    open: int
+
+    @property
+    def ended(self) -> int:
+        """Those of which the end is known."""
+        return self.calls - self.open
+
+
+async def overview(visit: Visit) -> Response:
+    """The page."""
+    key = visit.asked("range") if visit.asked("range") in RANGES else DEFAULT
+    steps = await _steps(visit, RANGES[key])
+    found = await stuck(visit, Wanted(), None, MOST_STUCK)
+    services = await visit.central.store.services()
+    return visit.page(
+        "overview.html",
+        ranges=RANGES,
+        chosen=key,
+        totals=totals(steps),
+        counts=[(label, class_, sum(getattr(step, field) for step in steps)) for label, class_, field in COUNTS],
+        steps=steps,
+        outcomes=outcomes_chart(steps, RANGES[key]),
+        confirm=percentiles_chart(steps, RANGES[key], "confirm", "Phase 1 to Phase 2"),
+        settle=percentiles_chart(steps, RANGES[key], "settle", "Phase 2 to the outcome"),
+        shares=shares(steps),
+        latest=_latest(steps),
+        stuck=found,
+        is_stuck=any(one is not Stuck.IN_TIME for one in found.kinds.values()),
+        services=sorted(services, key=lambda service: service.last_sync_at or 0, reverse=True)[:MOST_SERVICES],
+        more_services=max(len(services) - MOST_SERVICES, 0),
+        alarms=[alarm for alarm in await visit.central.store.alarms(limit=5) if visit.now - alarm.at < DAY_MS],
+        head=await visit.central.store.head(),
+    )
+
+
+async def _steps(visit: Visit, wanted: Range) -> list[Activity]:
+    """Every step of the range up to now; those without a call too."""
+    last = visit.now // wanted.step_ms * wanted.step_ms
+    starts = range(last - wanted.span_ms + wanted.step_ms, last + 1, wanted.step_ms)
+    found = await visit.central.store.activity(starts[0], visit.now + 1, wanted.step_ms)
+    by_start = {step.at: step for step in found}
+    return [by_start.get(at, Activity(at=at)) for at in starts]
+
+
+def totals(steps: Sequence[Activity]) -> Totals:
+    """The sums."""
+    committed, failed, still_open = (
+        sum(getattr(step, name) for step in steps) for name in ("committed", "failed", "open")
+    )
+    unconfirmed = sum(step.ttl_expired + step.abandoned for step in steps)
+    calls = committed + failed + unconfirmed + still_open
+    return Totals(calls=calls, committed=committed, failed=failed, unconfirmed=unconfirmed, open=still_open)
+
+
+def _latest(steps: Sequence[Activity]) -> Activity | None:
+    """The newest step that has something to say about time."""
+    return next((step for step in reversed(steps) if step.confirm_p95_ms is not None), None)
+
+
+def outcomes_chart(steps: Sequence[Activity], wanted: Range) -> Markup:
+    """How many calls began in each step, by how they ended."""
+    sums = totals(steps)
+    summary = f"Calls by outcome: {sums.calls} in {wanted.label}, {sums.committed} committed, {sums.failed} failed."
+    series = [
+        Series(name=label, class_=class_, values=[getattr(step, field) for step in steps])
+        for label, class_, field in COUNTS
+    ]
+    return stacked_bars(_chart(steps, wanted, summary, series, words.count))
+
+
+def percentiles_chart(steps: Sequence[Activity], wanted: Range, what: str, told: str) -> Markup:
+    """How long it took, over time."""
+    series = [
+        Series(name=name, class_=name, values=[getattr(step, f"{what}_{name}_ms") for step in steps])
+        for name in ("p50", "p95", "p99")
+    ]
+    summary = f"Time from {told}, percentiles over {wanted.label}; the table below has the numbers."
+    return percentile_lines(_chart(steps, wanted, summary, series, words.duration))
+
+
+def _chart(
+    steps: Sequence[Activity], wanted: Range, summary: str, series: Sequence[Series], written: words.Written
+) -> Chart:
+    labels = [_label(step.at, wanted) for step in steps]
+    titles = [f"{day(step.at)} {clock_time(step.at)}" for step in steps]
+    return Chart(summary=summary, labels=labels, titles=titles, series=series, words=written)
+
+
+def _label(at: Instant, wanted: Range) -> str:
+    return clock_time(at) if wanted.span_ms <= DAY_MS else day(at)
+
+
+def shares(steps: Sequence[Activity]) -> Markup:
+    """The outcomes of the whole range as one bar."""
+    parts = [(label, class_, sum(getattr(step, field) for step in steps)) for label, class_, field in COUNTS]
+    told = ", ".join(f"{label} {words.count(many)}" for label, _class, many in parts if many)
+    return proportions(parts, f"Shares by outcome: {told or 'no calls'}")
+
+
+ROUTES: Final[Routes] = (("/", reading(overview), ("GET",)),)

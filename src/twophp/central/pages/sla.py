@@ -1,0 +1,124 @@
+"""The SLA report: per endpoint and day, how calls ended and how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from markupsafe import Markup
+from starlette.responses import Response
+
+from twophp.central.drawing import words
+from twophp.central.drawing.charts import Chart, Series, percentile_lines, spark, stacked_bars
+from twophp.central.pages.frame import Routes, Visit, reading
+from twophp.central.pages.overview import COUNTS
+from twophp.central.ports import Sla
+from twophp.core.policy import DAY_MS
+
+SPANS: Final = (7, 14, 30, 90)
+DEFAULT_DAYS: Final = 14
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One endpoint over all days. Percentiles cannot be added up: ``worst`` are those of its slowest day."""
+
+    name: str
+    calls: int
+    committed: int
+    failed: int
+    unconfirmed: int
+    open: int
+    confirmed: float
+    worst_confirm_p95_ms: float | None
+    worst_settle_p95_ms: float | None
+    trend: Markup
+
+
+async def sla(visit: Visit) -> Response:
+    """The page."""
+    asked = visit.asked("days")
+    span = int(asked) if asked in {str(days) for days in SPANS} else DEFAULT_DAYS
+    today = visit.now // DAY_MS * DAY_MS
+    lines = await visit.central.store.sla(today - (span - 1) * DAY_MS, today + DAY_MS)
+    days = [_day_name(today - back * DAY_MS) for back in range(span - 1, -1, -1)]
+    endpoints = summed(lines, days)
+    chosen = visit.asked("endpoint") if any(one.name == visit.asked("endpoint") for one in endpoints) else ""
+    shown = [line for line in lines if not chosen or line.service_endpoint == chosen]
+    return visit.page(
+        "sla.html",
+        spans=SPANS,
+        span=span,
+        endpoints=endpoints,
+        chosen=chosen,
+        lines=sorted(shown, key=lambda line: (line.day, line.calls), reverse=True),
+        outcomes=_outcomes(shown, days),
+        confirm=_percentiles(shown, days, "confirm", "Phase 1 to Phase 2") if chosen else None,
+        settle=_percentiles(shown, days, "settle", "Phase 2 to the outcome") if chosen else None,
+    )
+
+
+def summed(lines: Sequence[Sla], days: Sequence[str]) -> list[Endpoint]:
+    """Every endpoint over all days, the busiest first."""
+    by_name: dict[str, list[Sla]] = {}
+    for line in lines:
+        by_name.setdefault(line.service_endpoint, []).append(line)
+    made = [_endpoint(name, own, days) for name, own in by_name.items()]
+    return sorted(made, key=lambda endpoint: (-endpoint.calls, endpoint.name))
+
+
+def _endpoint(name: str, lines: Sequence[Sla], days: Sequence[str]) -> Endpoint:
+    calls = sum(line.calls for line in lines)
+    by_day = {line.day: line for line in lines}
+    trend = [by_day[day].calls if day in by_day else 0 for day in days]
+    return Endpoint(
+        name=name,
+        calls=calls,
+        committed=sum(line.committed for line in lines),
+        failed=sum(line.failed for line in lines),
+        unconfirmed=sum(line.ttl_expired + line.abandoned for line in lines),
+        open=sum(line.open for line in lines),
+        confirmed=sum((line.confirmation_rate or 0) * line.calls for line in lines),
+        worst_confirm_p95_ms=max(
+            (line.confirm_p95_ms for line in lines if line.confirm_p95_ms is not None), default=None
+        ),
+        worst_settle_p95_ms=max((line.settle_p95_ms for line in lines if line.settle_p95_ms is not None), default=None),
+        trend=spark(trend, "trend", f"Calls per day, from {trend[0]} to {trend[-1]}"),
+    )
+
+
+def _outcomes(lines: Sequence[Sla], days: Sequence[str]) -> Markup:
+    series = [
+        Series(name=label, class_=class_, values=[_total(lines, day, field) for day in days])
+        for label, class_, field in COUNTS
+    ]
+    summary = f"Calls by outcome and day, {sum(line.calls for line in lines)} in all; the table below has the numbers."
+    return stacked_bars(_chart(days, summary, series, words.count))
+
+
+def _total(lines: Sequence[Sla], day: str, field: str) -> int:
+    return sum(getattr(line, field) for line in lines if line.day == day)
+
+
+def _percentiles(lines: Sequence[Sla], days: Sequence[str], what: str, told: str) -> Markup:
+    by_day = {line.day: line for line in lines}
+    series = [
+        Series(name=name, class_=name, values=[getattr(by_day.get(day), f"{what}_{name}_ms", None) for day in days])
+        for name in ("p50", "p95", "p99")
+    ]
+    summary = f"Time from {told}, percentiles by day; the table below has the numbers."
+    return percentile_lines(_chart(days, summary, series, words.duration))
+
+
+def _chart(days: Sequence[str], summary: str, series: Sequence[Series], written: words.Written) -> Chart:
+    labels = [f"{datetime.fromisoformat(day):%d %b}" for day in days]
+    return Chart(summary=summary, labels=labels, titles=days, series=series, words=written)
+
+
+def _day_name(at: int) -> str:
+    return f"{_EPOCH + timedelta(milliseconds=at):%Y-%m-%d}"
+
+
+ROUTES: Final[Routes] = (("/sla", reading(sla), ("GET",)),)

@@ -1,0 +1,83 @@
+"""What is stuck: registered and never confirmed, expired, or running and silent (draft §10.4, A-54)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from twophp.central.pages.frame import Routes, Visit, reading
+from twophp.central.ports import Row, Wanted
+from twophp.core.entry import LedgerEntry
+from twophp.core.intent import Phase
+from twophp.core.records import Instant
+
+PER_PAGE: Final = 100
+MOST_SILENT: Final = 100
+
+
+class Stuck(StrEnum):
+    """How badly a call hangs."""
+
+    IN_TIME = "in_time"  # It may still be confirmed: nothing is wrong yet.
+    OVERDUE = "overdue"  # Its time is up, and nobody has said so yet.
+    EXPIRED = "expired"
+    SILENT = "silent"
+
+    __hash__ = str.__hash__
+
+
+LABELS: Final[Mapping[Stuck, str]] = {
+    Stuck.IN_TIME: "may still be confirmed",
+    Stuck.OVERDUE: "past its deadline",
+    Stuck.EXPIRED: "not confirmed in time",
+    Stuck.SILENT: "running, and silent",
+}
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that are stuck, how badly each, and where to go on."""
+
+    rows: Sequence[Row]
+    kinds: Mapping[int, Stuck]  # By sequence.
+    cursor: str | None
+
+
+def kind_of(entry: LedgerEntry, now: Instant) -> Stuck:
+    """Which way it is stuck."""
+    if entry.phase is Phase.PROCESSING:
+        return Stuck.SILENT
+    if entry.phase is Phase.TTL_EXPIRED:
+        return Stuck.EXPIRED
+    return Stuck.OVERDUE if entry.phase_1_timestamp + entry.ttl_ms <= now else Stuck.IN_TIME
+
+
+async def stuck(visit: Visit, wanted: Wanted, cursor: str | None, limit: int) -> Found:
+    """The draft's query, newest first."""
+    page = await visit.central.questions.stalled(wanted, cursor=cursor, limit=limit)
+    kinds = {row.sequence: kind_of(row.entry, visit.now) for row in page.rows}
+    return Found(rows=page.rows, kinds=kinds, cursor=page.cursor)
+
+
+async def stalled(visit: Visit) -> Response:
+    """The page."""
+    wanted = Wanted(source=visit.asked("source") or None)
+    cursor = visit.asked("cursor") or None
+    found = await stuck(visit, wanted, cursor, PER_PAGE)
+    silent = await visit.central.questions.silent(limit=MOST_SILENT) if cursor is None else ()
+    services = sorted({service.name for service in await visit.central.store.services()})
+    return visit.page(
+        "stalled.html",
+        found=found,
+        silent=silent,
+        labels_of=LABELS,
+        source=wanted.source or "",
+        services=services,
+        cursor=cursor,
+    )
+
+
+ROUTES: Final[Routes] = (("/stalled", reading(stalled), ("GET",)),)

@@ -1,0 +1,122 @@
+"""A central ledger full of made-up traffic on a loopback port, and a browser: for tests and for pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self, TypeVar
+
+import uvicorn
+from fastapi import FastAPI
+from playwright.sync_api import Browser, Playwright
+
+from tools import traffic
+from twophp.central.app import create_app
+from twophp.central.opening import open_central
+from twophp.central.ports import CentralStore, Role
+from twophp.core.records import Instant
+from twophp.ports import Clock
+
+T = TypeVar("T")
+
+KEY: Final = b"a key of thirty-two bytes or more"
+READY_S: Final = 20.0
+PULLABLE: Final = ("orders", "payments", "stock")
+
+
+class Served:
+    """An application that runs in a thread of its own. ``run`` lets something happen on its loop."""
+
+    def __init__(self, make: Callable[[], Awaitable[FastAPI]]) -> None:
+        self._make = make
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: uvicorn.Server | None = None
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.app: FastAPI | None = None
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._started.wait(READY_S):
+            raise TimeoutError("the central ledger did not start")
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        if self._server is not None:
+            self._server.should_exit = True
+        self._thread.join(READY_S)
+
+    def run(self, doing: Awaitable[T]) -> T:
+        """Do something where the application does its own work, and wait for it."""
+        assert self._loop is not None
+
+        async def done() -> T:
+            return await doing
+
+        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(READY_S)
+
+    @property
+    def store(self) -> CentralStore:
+        """Its database."""
+        assert self.app is not None
+        store: CentralStore = self.app.state.central.store
+        return store
+
+    def token(self, name: str, *roles: Role) -> str:
+        """The secret of a new token."""
+        assert self.app is not None
+        return str(self.run(self.app.state.central.access.create_token(name, roles))[1])
+
+    def _serve(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.app = await self._make()
+        listening = socket.create_server(("127.0.0.1", 0))  # Listens from now on, so nobody has to poll.
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
+        self._server = uvicorn.Server(config)
+        self._started.set()
+        await self._server.serve(sockets=[listening])
+
+
+def central(calls: Sequence[traffic.Call], clock: Clock, url: str = "memory:") -> Served:
+    """A central ledger with these calls in it."""
+
+    async def make() -> FastAPI:
+        store = await open_central(url)
+        await fill(store, calls, clock())
+        return create_app(store, clock=clock, management_key=KEY, allow_insecure=True)
+
+    return Served(make)
+
+
+async def fill(store: CentralStore, calls: Sequence[traffic.Call], now: Instant) -> None:
+    """Put the calls in; some services say where they can be pulled from."""
+    services = await traffic.fill(store, calls, now)
+    for name in PULLABLE:
+        if name in services:
+            await store.register(name, None, f"token of {name}", now, pull_url="https://127.0.0.1:1/_2php/ledger")
+
+
+def chromium() -> str | None:
+    """Debian's browser, if it is here."""
+    return shutil.which("chromium")
+
+
+@contextmanager
+def browser_of(playwright: Playwright) -> Iterator[Browser]:
+    """The system's own browser; as root it has no sandbox to go into."""
+    options: dict[str, Any] = {"args": ["--no-sandbox"] if os.geteuid() == 0 else []}
+    browser = playwright.chromium.launch(executable_path=chromium(), **options)
+    try:
+        yield browser
+    finally:
+        browser.close()
