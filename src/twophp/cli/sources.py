@@ -1,4 +1,4 @@
-"""Where the ledger commands read: local files now, the central ledger by the same protocol later.
+"""Where the ledger commands read: local files, and the central ledger by the same protocol.
 
 Each participant keeps its own ledger, so a call's two rows usually lie in two files. Several sources are joined as if
 they were one: the rows of a tree are gathered by asking every source for every id that the others have named.
@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from twophp.cli.output import sqlite_path
+from twophp.cli.remote import CentralLedger, CentralWatch, is_remote
 from twophp.core.calltree import CallTree, call_tree, related_ids
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import StoreUnavailable
@@ -68,11 +69,20 @@ class Rows(msgspec.Struct, frozen=True):
 
 @contextmanager
 def joined(names: Sequence[str]) -> Iterator[Ledgers]:
-    """All these ledgers as one, each as of the moment it was opened. A file that is named twice is read once."""
-    paths = {str(Path(path).resolve()): path for path in map(sqlite_path, names)}
+    """All these ledgers as one, each as of the moment it was opened. A file that is named twice is read once.
+
+    A URL is a central ledger's. It is asked first: rows arrive there later than in the files they come from.
+    """
+    urls = dict.fromkeys(name for name in names if is_remote(name))
+    paths = {str(Path(path).resolve()): path for path in map(sqlite_path, _files(names))}
     with ExitStack() as stack:
-        sources = [LocalLedger(path, stack.enter_context(ledger_reader(path))) for path in paths.values()]
+        sources: list[LedgerSource] = [CentralLedger(url) for url in urls]
+        sources += [LocalLedger(path, stack.enter_context(ledger_reader(path))) for path in paths.values()]
         yield Ledgers(sources, names)
+
+
+def _files(names: Sequence[str]) -> list[str]:
+    return [name for name in names if not is_remote(name)]
 
 
 class Ledgers:
@@ -176,13 +186,14 @@ class Watch:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._seen: dict[str, int] = {}
-        for path in dict.fromkeys(map(sqlite_path, names)):
+        self._central = [(url, CentralWatch(url)) for url in dict.fromkeys(names) if is_remote(url)]
+        for path in dict.fromkeys(map(sqlite_path, _files(names))):
             with ledger_reader(path) as reader:
                 self._seen[path] = reader.last_line()
 
     def look(self) -> list[tuple[LedgerEntry, str]]:
         """The rows that changed, each as it is now and with its ledger, in the order they changed."""
-        found: list[tuple[LedgerEntry, str]] = []
+        found = [(entry, url) for url, watch in self._central for entry in watch.look()]
         for path, seen in self._seen.items():
             try:
                 with ledger_reader(path) as reader:

@@ -1,0 +1,163 @@
+"""A central ledger over HTTP, for commands: asked with an operator's token, its problems told as our errors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from twophp.core.entry import LedgerEntry
+from twophp.core.errors import ConfigError, Refused, StoreUnavailable
+from twophp.engine.fetch import fetch, read_origin
+from twophp.engine.ship import secret_in
+from twophp.ports import MOST_ROWS, Calls, Find, Initiated, Question, Stalled, Tail, Tree
+from twophp.stores.sqlite.reader import Evidence
+from twophp.wire.rows import decode_rows
+
+TOKEN_VARIABLE: Final = "TWOPHP_OPERATOR_TOKEN"  # noqa: S105 - A name.
+INSECURE_VARIABLE: Final = "TWOPHP_ALLOW_INSECURE"
+PAGE: Final = 500
+NOT_FOUND: Final = 404
+REFUSED: Final = 400
+BROKEN: Final = 500
+
+
+def is_remote(name: str) -> bool:
+    """Whether an argument names a central ledger's URL and not a file."""
+    return name.startswith(("http://", "https://"))
+
+
+class Remote:
+    """One central ledger."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url
+        self._origin = read_origin(url, allow_insecure=os.environ.get(INSECURE_VARIABLE) == "1")
+        secret = token or secret_in(os.environ, TOKEN_VARIABLE)
+        if not secret:
+            raise ConfigError(f"say who asks: --token, {TOKEN_VARIABLE} or {TOKEN_VARIABLE}_FILE", code="no_token")
+        self._token = secret
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """The document at a path; None if there is nothing."""
+        said = {name: value for name, value in parameters.items() if value is not None}
+        return self.ask("GET", path + (f"?{urlencode(said, doseq=True)}" if said else ""))
+
+    def ask(self, method: str, path: str, document: Any = None) -> Any:
+        """The answer's document; None for 404. Raises Refused with the problem's code, or StoreUnavailable."""
+        body = b"" if document is None else msgspec.json.encode(document)
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        answer = asyncio.run(fetch(self._origin, method, path, headers=headers, body=body, most=256 * 1024 * 1024))
+        if answer.status == NOT_FOUND:
+            return None
+        if answer.status >= REFUSED:
+            raise _problem(answer.status, answer.body)
+        return msgspec.json.decode(answer.body) if answer.body else None
+
+    def pages(self, path: str, name: str, **parameters: Any) -> Iterator[list[Any]]:
+        """What stands under ``name``, page after page."""
+        cursor = None
+        while True:
+            page = self.get(path, cursor=cursor, limit=PAGE, **parameters)
+            yield page[name]
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+
+def _problem(status: int, body: bytes) -> Exception:
+    try:
+        document = msgspec.json.decode(body)
+        code, words = document["code"], document.get("detail") or document["title"]
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        code, words = "bad_answer", "the answer is not the central ledger's"
+    message = f"the central ledger answered {status}: {words}"
+    return StoreUnavailable(message, code=code) if status >= BROKEN else Refused(message, code=code)
+
+
+class CentralLedger:
+    """The central ledger as a source of rows, beside local files."""
+
+    services: frozenset[str] = frozenset()
+    """Nobody's rows are all here for certain: whoever asks the API, or the page, is told why one is missing."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url
+        self._remote = Remote(url)
+        self._trees: dict[str, list[LedgerEntry]] = {}
+        self._in_trees: set[str] = set()
+
+    def evidence(self, client_correlation_id: str, server_correlation_id: str) -> Evidence:  # noqa: ARG002
+        """Histories stay with the services: rows travel, journals do not."""
+        return Evidence()
+
+    def entries(self, question: Question) -> Sequence[LedgerEntry]:
+        """See ``Store.entries``."""
+        match question:
+            case Tree(client_correlation_id=id_):
+                return self._tree(id_)
+            case Find(correlation_id=id_):
+                return self._gathered("/v1/entries", MOST_ROWS, correlation_id=id_)
+            case Calls(client_correlation_ids=ids):
+                found = (self._gathered("/v1/entries", PAGE, correlation_id=id_) for id_ in ids)
+                return [entry for entries in found for entry in entries]
+            case Initiated(source=source):
+                return self._gathered(f"/v1/initiated/{quote(source, safe='')}", MOST_ROWS)[::-1]
+            case Tail(limit=limit):
+                return self._gathered("/v1/entries", min(limit, MOST_ROWS))
+            case Stalled(lease_ended_by=lease_ended_by):
+                return self._stalled(with_silent=lease_ended_by is not None)
+
+    def _tree(self, id_: str) -> Sequence[LedgerEntry]:
+        """One answer is the whole tree, so its other members bring nothing new."""
+        if id_ not in self._trees:
+            if id_ in self._in_trees:
+                return ()
+            document = self._remote.get(f"/v1/trees/{quote(id_, safe='')}")
+            calls = document["calls"] if document is not None else ()
+            rows = [
+                row for call in calls for row in (call["client"], call["server"], *call["rivals"]) if row is not None
+            ]
+            self._trees[id_] = _entries(rows)
+            self._in_trees.update(entry.client_correlation_id for entry in self._trees[id_])
+        return self._trees[id_]
+
+    def _stalled(self, *, with_silent: bool) -> list[LedgerEntry]:
+        first = self._remote.get("/v1/stalled", limit=PAGE)
+        rows = self._gathered("/v1/stalled", MOST_ROWS)
+        return rows + (_entries(first["processing_past_lease"]) if with_silent else [])
+
+    def _gathered(self, path: str, most: int, **parameters: str) -> list[LedgerEntry]:
+        found: list[Mapping[str, Any]] = []
+        for rows in self._remote.pages(path, "rows", **parameters):
+            found += rows
+            if len(found) >= most:
+                break
+        return _entries(found[:most])
+
+
+class CentralWatch:
+    """What has arrived at a central ledger since it was last asked."""
+
+    def __init__(self, url: str) -> None:
+        self._remote = Remote(url)
+        self._seen: int = self._remote.get("/v1/proofs/head")["size"]
+
+    def look(self) -> list[LedgerEntry]:
+        """The rows that arrived, oldest first."""
+        found: list[Mapping[str, Any]] = []
+        for rows in self._remote.pages("/v1/entries", "rows"):
+            fresh = [row for row in rows if row["sequence"] > self._seen]
+            found += fresh
+            if len(fresh) < len(rows) or len(found) >= MOST_ROWS:
+                break
+        self._seen = max((row["sequence"] for row in found), default=self._seen)
+        return _entries(found[::-1])
+
+
+def _entries(rows: Sequence[Mapping[str, Any]]) -> list[LedgerEntry]:
+    return decode_rows(msgspec.json.encode(rows))
