@@ -189,10 +189,9 @@ def _within(start: Instant | None, now: Instant, end: Instant | None) -> bool:
 
 def _is_text(value: object) -> bool:
     """Text that can be hashed and stored: not empty, and no half of a surrogate pair."""
-    try:
-        return isinstance(value, str) and bool(value.encode())
-    except UnicodeEncodeError:
+    if not isinstance(value, str) or not value:
         return False
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 class Compensation(msgspec.Struct, frozen=True):

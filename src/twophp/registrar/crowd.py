@@ -2,8 +2,8 @@
 
 An attempt has raced when the key was free as it began and is consumed as it decides. When did it begin? When its
 caller called, which may be long before it gets its turn. So all that are under way at the same time share one look at
-the key, made for the first of them: the *crowd*. It ends with the attempt that wins, or with its last member; whoever
-calls later looks for himself, and finds what was decided.
+the key, made for the first of them: the *crowd*. It ends when its winner is answered, or the first that lost to
+somebody outside of it, or its last member; whoever calls later looks for himself, and finds what was decided.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import threading
 class Crowd:
     """The attempts of one key, and whether the first of them saw it free."""
 
-    __slots__ = ("members", "was_free")
+    __slots__ = ("has_won", "members", "was_free")
 
     def __init__(self) -> None:
         self.members = 0
         self.was_free: bool | None = None  # Nobody has looked.
+        self.has_won = False  # The key was consumed by one of them.
 
 
 class Crowds:
@@ -35,9 +36,9 @@ class Crowds:
             crowd.members += 1
             return crowd
 
-    def leave(self, key: str, crowd: Crowd, *, decided: bool) -> None:
-        """One member is done. ``decided``: it has won, so whoever comes from now on comes too late to race."""
+    def leave(self, key: str, crowd: Crowd, *, over: bool) -> None:
+        """One member is done. ``over``: so is the race, and whoever comes from now on comes too late for it."""
         with self._lock:
             crowd.members -= 1
-            if (decided or not crowd.members) and self._by_key.get(key) is crowd:
+            if (over or not crowd.members) and self._by_key.get(key) is crowd:
                 del self._by_key[key]

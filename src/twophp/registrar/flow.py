@@ -47,6 +47,7 @@ MS: Final = 1_000
 REVERIFIED_AT_START: Final = 1_000
 COMPENSATIONS_LOOKED_AT: Final = 1_000
 ERASED_NAMED: Final = 10
+LOST: Final = "T3-9"
 EFFECT_IDENTITY: Final = {False: "with run_id", True: "without run_id"}
 
 Verifier = Callable[[Registration], bool]
@@ -118,9 +119,12 @@ class AsyncRegistrar:
     async def probe(self) -> SurfaceReport:
         """Prove the surface again. If that fails, everybody is back on hold (A-94)."""
         async with self._probing:
-            schema = self._witness.schema()
-            self._report = report = await examine_own(self._opened, self._surface)
-            self._proven_schema = schema
+            return await self._prove()
+
+    async def _prove(self) -> SurfaceReport:
+        schema = self._witness.schema()
+        report = await examine_own(self._opened, self._surface)
+        self._report, self._proven_schema = report, schema
         if not report.fit:
             reason = f"{report.verdict.code}: {', '.join(report.verdict.failed)}"
             await self._transact(changes.gating(is_open=False, authority_ref="", reason=reason))
@@ -169,12 +173,12 @@ class AsyncRegistrar:
         return self._register(request, crowd)
 
     async def _register(self, request: RegistrationRequest, crowd: Crowd) -> Decision:
-        decided = False
+        over = False
         try:
             decision = await self._attempt(request, crowd)
-            decided = decision.admitted
+            over = decision.admitted or (decision.row == LOST and not crowd.has_won)
         finally:
-            self._crowds.leave(request.logical_request_key, crowd, decided=decided)
+            self._crowds.leave(request.logical_request_key, crowd, over=over)
         if _is_failure(decision):
             await self._note(request, decision)
         return decision
@@ -201,6 +205,7 @@ class AsyncRegistrar:
             if not made or not made[0].admitted:
                 raise  # Nothing was to be written.
             return registrar.uncommitted(made[0], known=not isinstance(error, CommitUnknown))
+        crowd.has_won = crowd.has_won or decision.admitted
         return await self._after(decision)
 
     async def _facts_without_key(self, *, fit: bool) -> registrar.Facts:
@@ -337,8 +342,10 @@ class AsyncRegistrar:
 
     async def _is_fit(self) -> bool:
         """Whether the surface is proven fit as it is: a proof holds for the schema that it was made over."""
-        if self._report is None or self._witness.schema() != self._proven_schema:
-            await self.probe()
+        if self._witness.schema() != self._proven_schema:
+            async with self._probing:
+                if self._witness.schema() != self._proven_schema:  # Nobody else has proven it meanwhile.
+                    await self._prove()
         return self._report is not None and self._report.fit
 
     async def _keep_effect_identity(self) -> None:
