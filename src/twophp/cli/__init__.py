@@ -8,6 +8,7 @@ from twophp import __version__
 from twophp.cli.demo import demo
 from twophp.cli.doctor import doctor
 from twophp.cli.keys import keys
+from twophp.cli.lazy import LazyGroup
 from twophp.cli.ledger import ledger
 from twophp.cli.obligations import obligations
 from twophp.cli.output import Commands
@@ -23,6 +24,14 @@ def main() -> None:
     """
 
 
+main.add_command(
+    LazyGroup(
+        "central",
+        "twophp.cli.central",
+        extra="central",
+        help="Run the central ledger, and manage its tokens, services and pulls.",
+    )
+)
 main.add_command(demo)
 main.add_command(doctor)
 main.add_command(keys)

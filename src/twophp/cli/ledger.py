@@ -1,4 +1,4 @@
-"""``twophp ledger``: look at local ledgers. This file has the group and ``verify``."""
+"""``twophp ledger``: look at ledgers, local and central. This file has the group and ``verify``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from rich.markup import escape
 from twophp.cli.ledger_calls import pairs, show_, tree
 from twophp.cli.ledger_rows import initiated, stalled, tail
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, sqlite_path
+from twophp.cli.proofs import prove, verify_central
+from twophp.cli.remote import is_remote
 from twophp.stores.sqlite.verify import Head, Report
 from twophp.stores.sqlite.verify import verify as verify_file
 
@@ -16,29 +18,41 @@ from twophp.stores.sqlite.verify import verify as verify_file
 def ledger() -> None:
     """Look at ledgers: who called whom, what became of it, and whether both sides say so.
 
-    A LEDGER is the file of a service or a client, orders.db or sqlite:///orders.db. Several are joined. Reading is safe
-    beside a running service: nothing is held up, made or migrated.
+    A LEDGER is the file of a service or a client, orders.db or sqlite:///orders.db, or the URL of a central ledger,
+    which is asked with TWOPHP_OPERATOR_TOKEN. Several are joined. Reading is safe beside a running service: nothing is
+    held up, made or migrated.
 
     Exit codes: 0 fine, 1 something was found, 2 a ledger cannot be read or an id is not in it.
     """
 
 
-for _command in (tree, show_, stalled, pairs, initiated, tail):
+for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
     ledger.add_command(_command)
 
 
-@ledger.command(epilog=examples("ledger verify orders.db", "ledger verify sqlite:///orders.db --expect 42:9f86d081..."))
+@ledger.command(
+    epilog=examples(
+        "ledger verify orders.db",
+        "ledger verify sqlite:///orders.db --expect 42:9f86d081...",
+        "ledger verify https://central.example --expect 42:9f86d081...",
+    )
+)
 @click.argument("url_or_path")
 @click.option("--expect", metavar="SEQ:HASH", help="A head noted earlier: history up to there must be the same.")
+@click.option("--proof", metavar="FILE", help="What `ledger prove` wrote: its rows must still be there (central only).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
-def verify(ctx: click.Context, url_or_path: str, expect: str | None, *, as_json: bool) -> None:
-    """Prove that nobody changed the journal, or say which line.
+def verify(ctx: click.Context, url_or_path: str, expect: str | None, proof: str | None, *, as_json: bool) -> None:
+    """Prove that nobody changed the journal, or say which line; of a central ledger, that it holds what it held.
 
     Finds edited, deleted and cut-off lines, and records and ledger rows that are not what the journal says. The service
     may go on running meanwhile. Note the head it prints in another place: with --expect a journal that was rewritten
     as a whole is found, too.
     """
+    if is_remote(url_or_path):
+        verify_central(ctx, url_or_path, expect, proof, as_json=as_json)
+    if proof is not None:
+        raise click.UsageError("--proof is for a central ledger's URL")
     noted = Head.parse(expect) if expect else None
     with progress_bar("verifying") as progress:
         report = verify_file(sqlite_path(url_or_path), expect=noted, progress=progress)

@@ -1,0 +1,164 @@
+"""``twophp central serve``: the central ledger as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from twophp.central.access import Access
+from twophp.central.opening import open_central
+from twophp.central.ports import CentralStore, Role
+from twophp.cli.output import examples
+from twophp.core.errors import ConfigError
+from twophp.engine.egress_addresses import is_loopback, read_address
+from twophp.engine.ship import secret_in
+from twophp.stores.vault import mint_key
+
+CENTRAL_URL: Final = "sqlite:///central.db"
+KEY_VARIABLE: Final = "TWOPHP_CENTRAL_MANAGEMENT_KEY"
+KEY_SUFFIX: Final = ".management"
+OPERATOR: Final = "operator"
+PORT: Final = 8700
+
+
+@click.command(
+    epilog=examples(
+        "central serve",
+        "central serve --store postgresql://ledger@db/central --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem",
+    )
+)
+@click.option("--store", default=CENTRAL_URL, show_default=True, envvar="TWOPHP_CENTRAL_STORE", help="The database.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65_535))
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="A certificate chain in PEM.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
+@click.option("--allow-insecure", is_flag=True, help="Serve plain HTTP to other machines: behind a proxy with TLS.")
+@click.option("--oidc-issuer", help="An identity provider whose tokens are taken.")
+@click.option("--oidc-audience", help="What its tokens must be for.")
+@click.option("--oidc-roles-claim", default="roles", show_default=True, help="The claim that names roles.")
+@click.option("--oidc-role", "oidc_roles", multiple=True, metavar="VALUE=ROLE", help="What a value of it means.")
+@click.option(
+    "--oidc-client-id", help="With one, the page offers the provider's login; ..._CLIENT_SECRET is a variable."
+)
+def serve(store: str, host: str, port: int, *, allow_insecure: bool, **more: Any) -> None:
+    """Run the central ledger: the API, its pages and the database.
+
+    The first start prints an operator's token, once. Every other token is made with it.
+    """
+    cert, key = more["tls_cert"], more["tls_key"]
+    if (cert is None) != (key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    if cert is None and not allow_insecure and not _is_this_machine(host):
+        raise ConfigError("other machines need TLS; give a certificate, or say --allow-insecure", code="tls_required")
+    asyncio.run(_serve(store, host, port, allow_insecure=allow_insecure, **more))
+
+
+async def _serve(url: str, host: str, port: int, *, allow_insecure: bool, **more: Any) -> None:
+    import uvicorn  # noqa: PLC0415 - Of the extra twophp[central]; the rest of the command line does without.
+
+    from twophp.central.app import create_app  # noqa: PLC0415
+
+    store = await open_central(url)
+    secret = await first_token(store)
+    oidc = _oidc(allow_insecure=allow_insecure, **more)
+    app = create_app(store, oidc=oidc, management_key=management_key(url), allow_insecure=allow_insecure)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        ssl_certfile=more["tls_cert"],
+        ssl_keyfile=more["tls_key"],
+        access_log=False,  # Who read what is in the database.
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=5,
+    )
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                actual = self.servers[0].sockets[0].getsockname()[1]
+                _announce("https" if more["tls_cert"] else "http", host, actual, secret)
+
+    await Server(config).serve()
+
+
+def _announce(scheme: str, host: str, port: int, secret: str | None) -> None:
+    """Said once requests are answered, so that whoever waits for the line can begin."""
+    shown = f"[{host}]" if ":" in host else host
+    if secret is not None:
+        click.echo(f"operator token, shown this once: {secret}")
+    click.echo(f"central ledger on {scheme}://{shown}:{port}")
+
+
+async def first_token(store: CentralStore) -> str | None:
+    """The secret of an operator's token where there is no token at all yet, else None."""
+    if await store.tokens():
+        return None
+    _token, secret = await Access(store).create_token(OPERATOR, {Role.OPERATIONS})
+    return secret
+
+
+def management_key(url: str) -> bytes:
+    """The key that services' management credentials are derived from.
+
+    Said by the environment, or beside a SQLite database in a file that only its owner reads, made when it is needed.
+    """
+    said = secret_in(os.environ, KEY_VARIABLE)
+    if said is not None:
+        return said.encode()
+    path = url.removeprefix("sqlite:///")
+    if path == url:
+        if url == "memory:":
+            return mint_key()[1]
+        raise ConfigError(f"set {KEY_VARIABLE} or {KEY_VARIABLE}_FILE: 32 characters or more", code="no_key")
+    return _key_beside(Path(path + KEY_SUFFIX))
+
+
+def _key_beside(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_bytes().strip()
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(mint_key()[1].hex().encode())
+        file.flush()
+        os.fsync(file.fileno())
+    return path.read_bytes()
+
+
+def _oidc(*, allow_insecure: bool, **more: Any) -> Any:
+    if more["oidc_issuer"] is None:
+        return None
+    from twophp.central.oidc import Oidc, Provider  # noqa: PLC0415
+
+    if not more["oidc_audience"]:
+        raise click.UsageError("--oidc-issuer needs --oidc-audience")
+    return Oidc(
+        Provider(
+            issuer=more["oidc_issuer"],
+            audience=more["oidc_audience"],
+            roles_claim=more["oidc_roles_claim"],
+            roles=dict(_role_of(pair) for pair in more["oidc_roles"]),
+            client_id=more["oidc_client_id"],
+            client_secret=secret_in(os.environ, "TWOPHP_OIDC_CLIENT_SECRET"),
+            allow_insecure=allow_insecure,
+        )
+    )
+
+
+def _role_of(pair: str) -> tuple[str, Role]:
+    value, _equals, role = pair.rpartition("=")
+    if not value or role not in set(Role):
+        raise click.UsageError(f"--oidc-role is VALUE=ROLE, a role being one of {', '.join(Role)}")
+    return value, Role(role)
+
+
+def _is_this_machine(host: str) -> bool:
+    address = read_address(host)
+    return host == "localhost" or (address is not None and is_loopback(address))
