@@ -205,27 +205,7 @@ def test_a_missing_ring_is_one_line_and_no_new_one(database: Path, tmp_path: Pat
     assert run("keys", "rotate", tmp_path / "none.db").stderr.startswith("error[no_such_database]: ")
 
 
-# twophp demo, and the command as it is installed
-
-
-def test_the_demo_tells_its_story() -> None:
-    result = run("demo", "--once")
-    assert result.exit_code == OK
-    for word in ("1. Register", "2. Confirm", "3. Settle", "4. Remember", "TTL_EXPIRED -> ABANDONED", "journal holds"):
-        assert word in result.stdout
-    assert result.stderr == ""
-
-
-def test_the_demo_fails_when_the_journal_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("twophp.cli.demo")
-    real = module.verify
-
-    def tampered(path: str) -> Any:
-        raw(Path(path), "UPDATE journal SET detail = 'x' WHERE seq = 2")
-        return real(path)
-
-    monkeypatch.setattr(module, "verify", tampered)
-    assert run("demo").exit_code == FOUND
+# The command as it is installed
 
 
 def test_an_error_of_ours_is_one_line_whatever_it_is(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,209 @@
+"""How the demo is told to people: what went over the wire, what the ledgers hold, and a verdict for each scene."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
+
+from twophp.cli.demo.caller import Message
+from twophp.cli.demo.chain import PICTURE, id_within
+from twophp.cli.demo.looks import WIDE, live_line, outline, runs_table, short, spoken, worked
+from twophp.cli.demo.scenes import FAILING, GOOD, SHORT_TTL_MS, Check, Scene
+from twophp.cli.demo.show import Ending
+from twophp.cli.rows import call_tree_text, phase_text, safe
+from twophp.core.calltree import CallTree, call_tree
+from twophp.core.entry import LedgerEntry
+from twophp.core.intent import Phase
+from twophp.stores.clock import pause
+
+PIPED_WIDTH: Final = 110
+BEAT_S: Final = 0.8
+
+TITLES: Final[Mapping[str, str]] = {
+    "good": "A call that succeeds",
+    "failing": "A call that fails",
+    "stalled": "A call that is never confirmed",
+    "replayed": "The same confirm again",
+}
+OPENINGS: Final[Mapping[str, str]] = {
+    "good": "The client orders tea with one ordinary POST. Its HTTP transport makes two phases of it:",
+    "failing": "Coffee is sold out at the far end, in serviceE1. Everybody on the way there hears of it:",
+    "stalled": "No confirm gets through, as if the client had crashed after Phase 1:",
+    "replayed": "A client that missed the answer cannot know whether its order ran. It simply confirms again:",
+}
+ASIDES: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "good",
+        Phase.WAITING_CONFIRM,
+    ): "serviceA has stored the order; nothing runs yet. The client writes down both ids.",
+    ("good", Phase.COMMITTED): "Both have it in writing, so now the handler ran. Its answer is kept for every repeat.",
+}
+MEANINGS: Final[Mapping[str, str]] = {
+    "good": "While it ran, serviceA's handler called three services in the same way, and they three more:",
+    "failing": "A failure is an outcome like any other: both sides wrote it down, and it answers every repeat.",
+    "stalled": "Nothing ran, and nothing ever will under these ids: the client may safely ask anew.",
+    "replayed": "It was given the stored answer, byte for byte. Nothing ran a second time, nowhere in the chain.",
+}
+LOOKS: Final = (
+    ("the tree again, from any id in it; --rows shows the table", f"tree {id_within(GOOD, 5)}"),
+    ("both rows of the call that failed, and its history", f"show {id_within(FAILING, 7)}"),
+    ("what was never confirmed", "stalled"),
+    ("every call, and whether both sides agree", "pairs"),
+)
+
+
+class Story:
+    """Prints to a terminal, or to whatever takes its place."""
+
+    def __init__(self) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # A terminal without lines and ticks shows something else.
+        self._console = Console(highlight=False)
+        if not self._console.is_terminal and self._console.width < PIPED_WIDTH:
+            self._console.width = PIPED_WIDTH
+        self._number = 0
+
+    # The beginning.
+
+    def begin(self) -> None:
+        """What this is about."""
+        self._console.print()
+        self._title("Two-Phase HTTP in one minute")
+        self._say("A change asked for over HTTP is first registered by both sides, and only then run: once.")
+        self._say("Eight processes on loopback, each with a ledger of its own in a SQLite file:")
+        self._console.print()
+        self._show(Text(PICTURE, "cyan"), 4)
+
+    def starting(self) -> AbstractContextManager[object]:
+        """A sign of life while the services start."""
+        return self._console.status("starting seven services")
+
+    def playing(self, name: str) -> AbstractContextManager[object]:
+        """A scene's heading, and a sign of life while it is played."""
+        if self._console.is_terminal and self._number:
+            pause(BEAT_S)
+        self._number += 1
+        self._console.print()
+        self._title(f"{self._number}  {TITLES[name]}")
+        self._say(OPENINGS[name])
+        waiting = f"waiting {SHORT_TTL_MS / 1_000:g} s for a confirm that does not come"
+        return self._console.status(waiting if name == "stalled" else "calling")
+
+    # The scenes.
+
+    def told(self, scene: Scene) -> None:
+        """What happened in a scene, and the verdict."""
+        self._console.print()
+        self._conversation(scene)
+        if scene.name == "stalled":
+            self._two_moments(scene.tree)
+        self._console.print()
+        self._say(MEANINGS[scene.name])
+        if scene.name == "good":
+            self._whole_tree(scene.tree)
+        elif scene.name == "failing":
+            self._console.print()
+            self._show(outline(scene.tree))
+        self._console.print()
+        self._verdicts(scene.checks)
+
+    def _conversation(self, scene: Scene) -> None:
+        """Each request with its answer; a repeat is only counted."""
+        for message, times in Counter[Message](scene.messages).items():
+            for line in spoken(message, times):
+                self._show(line)
+            if aside := ASIDES.get((scene.name, message.phase)):
+                self._show(Text(aside, "italic dim"), 13)
+
+    def _whole_tree(self, tree: CallTree) -> None:
+        rows = [_with_short_id(row) for row in tree.rows()]
+        self._console.print()
+        for drawn in call_tree_text(call_tree(rows, GOOD)) if self._console.width >= WIDE else [outline(tree)]:
+            self._show(drawn)
+        self._console.print()
+        self._say(
+            "The same as ledger rows, two for each call: who called, and who was called. This is the worked table of "
+            "the draft (§10.3), joined from eight ledgers that know nothing of each other:"
+        )
+        self._console.print()
+        self._show(worked(rows, self._console.width))
+
+    def _two_moments(self, tree: CallTree) -> None:
+        self._console.print()
+        for row in tree.rows():
+            whose = f"{safe(row.source)}'s row".ljust(16)
+            self._show(Text.assemble((whose, "bold"), phase_text(Phase.WAITING_CONFIRM), " → ", phase_text(row.phase)))
+
+    def _verdicts(self, checks: Iterable[Check]) -> None:
+        for check in checks:
+            mark = ("✓ ", "bold green") if check.holds else ("✗ ", "bold red")
+            self._show(Text.assemble(mark, (check.says, "" if check.holds else "bold red")))
+
+    # The end.
+
+    def end(self, ending: Ending) -> None:
+        """The counts, the verdict of all, and what to look at next."""
+        self._console.print()
+        self._title("What ran")
+        self._say("Every handler writes a line whenever it runs, beside the protocol. The lines, counted:")
+        self._console.print()
+        self._show(runs_table(ending.runs))
+        self._console.print()
+        self._verdicts(ending.checks)
+        good, bad = ("Exactly once, everywhere, and both sides can prove it.", "Something is not as it was promised.")
+        self._console.print()
+        self._say(good if ending.holds else bad, "bold green" if ending.holds else "bold red")
+        self._look_on(ending.stage.folder)
+
+    def going_on(self) -> None:
+        """Before the live part."""
+        self._console.print()
+        self._title("Live")
+        self._say("A call every second, and every row that changes in any of the ledgers. Ctrl-C ends it.")
+        self._console.print()
+
+    def changed(self, entry: LedgerEntry, _ledger: str) -> None:
+        """A row on a line."""
+        self._console.print(live_line(entry), soft_wrap=True)
+
+    def _look_on(self, folder: Path) -> None:
+        self._console.print()
+        self._title("Look for yourself")
+        self._say(f"Ledgers and logs stay in {folder}", in_one_line=True)
+        for what, arguments in LOOKS:
+            self._console.print()
+            self._say(f"# {what}", "dim")
+            self._say(f"{_command_name()} ledger {arguments} {folder}/*.db", "cyan", in_one_line=True)
+
+    # One thing at a time.
+
+    def _title(self, title: str) -> None:
+        self._console.print(Rule(Text(f" {title} ", "bold reverse"), align="left", style="dim", characters="─"))
+
+    def _say(self, text: str, style: str = "", *, in_one_line: bool = False) -> None:
+        self._console.print(Text(text, style), soft_wrap=in_one_line)
+
+    def _show(self, shown: RenderableType, indent: int = 2) -> None:
+        self._console.print(Padding(shown, (0, 0, 0, indent), expand=False))
+
+
+def _with_short_id(entry: LedgerEntry) -> LedgerEntry:
+    return msgspec.structs.replace(entry, server_correlation_id=short(entry.server_correlation_id))
+
+
+def _command_name() -> str:
+    """As it was called, so that a line can be copied."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "twophp" and shutil.which("twophp") is None else "twophp"
