@@ -15,7 +15,7 @@ LATER_MS: Final = LEASE_MS + SECOND_MS
 """How much later each life begins by its own clock: past every lease of the last one, so nobody has to wait for it."""
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
+class Life(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One server process, from its fork to its death."""
 
     folder: str
@@ -42,9 +42,48 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.folder}/gate"
 
 
+class Errand(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One process that calls a server through the client's transport, one call after the other, until it is killed."""
+
+    folder: str
+    port: int
+    told: int  # The pipe it writes a byte to after every call.
+    name: str  # What its calls are named after.
+    ahead_ms: int = 0
+    only_reconciles: bool = False  # Make no call; take what was left open to its outcome, and end.
+
+    @property
+    def ledger(self) -> str:
+        return f"{self.folder}/checkout.db"
+
+    @property
+    def answers(self) -> str:
+        """The file of what its callers were told: a line for every call that was answered."""
+        return f"{self.folder}/answers"
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One participant of a chain of services: it serves, and its handler calls on."""
+
+    folder: str
+    listener: int
+    name: str
+    calls: dict[str, int] = {}  # The services that its handler calls, and their ports.
+    ahead_ms: int = 0
+
+    @property
+    def ledger(self) -> str:
+        return f"{self.folder}/{self.name}.db"
+
+    @property
+    def marks(self) -> str:
+        """See ``Life.marks``."""
+        return f"{self.folder}/{self.name}.marks"
+
+
 class Order(msgspec.Struct, frozen=True):
     """A call from the test process: begin a life, or end one."""
 
     verb: Literal["begin", "kill", "stop", "wait"]
-    life: Life | None = None
+    life: Life | Errand | Link | None = None
     pid: int = 0

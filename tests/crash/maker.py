@@ -1,4 +1,4 @@
-"""Makes servers: imports once and forks each of them, because importing takes longer than a life.
+"""Makes servers and callers: imports once and forks each of them, because importing takes longer than a life.
 
 Orders come as JSON lines on the standard input. ``begin`` is answered with the new process's id at once: the listening
 sockets are inherited and outlive every server, so whoever connects too early waits in their queue. ``kill`` (SIGKILL),
@@ -7,6 +7,7 @@ sockets are inherited and outlive every server, so whoever connects too early wa
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import select
@@ -22,8 +23,11 @@ import uvicorn.lifespan.on
 import uvicorn.protocols.http.httptools_impl
 import uvloop
 
-from tests.crash.life import Life, Order
+from tests.crash.life import Errand, Life, Link, Order
 from tests.crash.service import Service
+from tests.storm.chain import link_app
+from tests.storm.errands import run_errand
+from twophp.asgi.messages import App
 from twophp.stores.sqlite.sql import migrations
 
 PR_SET_PDEATHSIG: Final = 1
@@ -32,16 +36,22 @@ SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
 IMPORTED: Final = (httptools, uvloop)  # So that no server has to.
 
 
-def live(life: Life) -> NoReturn:
-    """Serve until killed. A server dies with its maker, so nothing is left behind when a test fails."""
+def live(life: Life | Errand | Link) -> NoReturn:
+    """Until killed. Whoever is made here dies with its maker, so nothing is left behind when a test fails."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    listener = socket.socket(fileno=life.listener)
-    config = uvicorn.Config(Service(life).app, loop="uvloop", http="httptools", log_config=None, access_log=False)
-    uvicorn.Server(config).run(sockets=[listener])
+    if isinstance(life, Errand):
+        asyncio.run(run_errand(life))
+    else:
+        serve(Service(life).app if isinstance(life, Life) else link_app(life), life.listener)
     os._exit(0)
 
 
-def begin(life: Life) -> int:
+def serve(app: App, listener: int) -> None:
+    config = uvicorn.Config(app, loop="uvloop", http="httptools", log_config=None, access_log=False)
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=listener)])
+
+
+def begin(life: Life | Errand | Link) -> int:
     pid = os.fork()
     if not pid:
         try:

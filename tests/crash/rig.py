@@ -10,7 +10,7 @@ from typing import IO, Final
 
 import msgspec
 
-from tests.crash.life import Life, Order
+from tests.crash.life import Errand, Life, Link, Order
 
 ROOT: Final = Path(__file__).parents[2]
 LISTENERS: Final = 4
@@ -20,10 +20,10 @@ BACKLOG: Final = 1_024
 class Rig:
     """Servers on demand, on a few sockets that outlive them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, listeners: int = LISTENERS, inherited: tuple[int, ...] = ()) -> None:
         self._complaints = folder / "stderr.txt"
         self._living: set[int] = set()
-        self._sockets = [_listening() for _ in range(LISTENERS)]
+        self._sockets = [_listening() for _ in range(listeners)]
         self.listeners = [listener.fileno() for listener in self._sockets]
         self.ports: list[int] = [listener.getsockname()[1] for listener in self._sockets]
         self._maker = subprocess.Popen(  # noqa: S603
@@ -32,7 +32,7 @@ class Rig:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            pass_fds=self.listeners,
+            pass_fds=(*self.listeners, *inherited),
         )
         assert self._next() == "ready", self.complaints()
 
@@ -42,8 +42,8 @@ class Rig:
         for listener in self._sockets:
             listener.close()
 
-    def begin(self, life: Life) -> int:
-        """Fork a server; its process id. Connections may be made at once."""
+    def begin(self, life: Life | Errand | Link) -> int:
+        """Fork a server, or a caller; its process id. Connections may be made at once."""
         pid = self._ask(Order("begin", life=life))
         self._living.add(pid)
         return pid
@@ -62,6 +62,11 @@ class Rig:
         """SIGTERM; returns when the server has shut down in good order."""
         self._living.discard(pid)
         assert self._ask(Order("stop", pid=pid)) in {0, -15}, self.complaints()  # uvicorn ends by the signal it got.
+
+    def done(self, pid: int) -> None:
+        """Wait for one that ends by itself when its errand is done."""
+        self._living.discard(pid)
+        assert self._ask(Order("wait", pid=pid)) == 0, self.complaints()
 
     def mourn(self, pid: int) -> None:
         """Wait for a server that kills itself."""

@@ -1,0 +1,1 @@
+"""Both sides of a call die, at any moment, again and again."""
