@@ -21,10 +21,10 @@ from twophp.stores.sqlite.registrar import RegistrarStore, as_registrar
 from twophp.stores.sqlite.verify import verify
 
 
-@pytest.fixture
-def full(tmp_path: Path) -> Any:
-    """A row in every table."""
-    with closing(Scene(sqlite_url(tmp_path), verifier=lambda _row: False)) as scene:
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A row in every table. One for all: whatever is tried on it is refused."""
+    with closing(Scene(sqlite_url(tmp_path_factory.mktemp("full")), verifier=lambda _row: False)) as scene:
         scene.registrar.open_gate("board-7")
         scene.registrar.resolve("lrk-1")
         scene.registrar.register(scene.asks())

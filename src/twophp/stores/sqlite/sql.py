@@ -15,7 +15,9 @@ def _statements() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in files(__package__).iterdir():
         if path.name.endswith(".sql"):
-            found |= named(path.read_text(encoding="utf-8"))
+            more = named(path.read_text(encoding="utf-8"))
+            assert not found.keys() & more.keys(), "a name stands for one statement"
+            found |= more
     return found
 
 
