@@ -196,7 +196,7 @@ class Shop:
             yield msgspec.structs.replace(call, **failed) if call.endpoint in bad else call
 
     def _one_sided(self, at: Instant) -> Iterator[Call]:
-        """Of one tree: a server's row that is gone, a client's that is not here yet, a plain caller."""
+        """A server's row that is gone, one that is not here yet; a plain caller, and an answer that was lost."""
         for call in self._whole("orders/orders", "storefront", None, at):
             match call.endpoint:
                 case "payments/charges":
@@ -204,11 +204,13 @@ class Shop:
                 case "stock/reservations":
                     yield msgspec.structs.replace(call, phase=Phase.PROCESSING, client_phase=Phase.WAITING_CONFIRM)
                 case "labels/labels":
-                    yield msgspec.structs.replace(call, phase=Phase.WAITING_CONFIRM, client_phase=None)
+                    yield msgspec.structs.replace(call, has_server=False, client_phase=Phase.COMMITTED)
                 case _:
                     yield call
         call = self._sound("payments/charges", "", None, at)
         yield msgspec.structs.replace(call, client_phase=None, mode=Mode.TRANSPARENT, confirmed_after_ms=None)
+        call = self._sound("shipping/parcels", "orders", None, at)
+        yield msgspec.structs.replace(call, client_phase=None, phase=Phase.TTL_EXPIRED, confirmed_after_ms=None)
 
     def _stalled(self) -> Iterator[Call]:
         for back, endpoint, phase in (
@@ -318,10 +320,10 @@ async def ingest(store: CentralStore, service: Service, rows: Sequence[LedgerEnt
     assert all(ack.outcome != "refused" for ack in acks), [ack for ack in acks if ack.outcome == "refused"][:3]
 
 
-def everything(now: Instant, per_day: int = 60) -> list[Call]:
+def everything(now: Instant, per_day: int = 90) -> list[Call]:
     """All that the pictures show."""
     return [
         *Shop(now).calls(per_day),
         *worked_example(now - 32 * MINUTE_MS),
-        *wide_tree(now - 5 * HOUR_MS),
+        *wide_tree(now - 3 * DAY_MS - 5 * HOUR_MS),
     ]

@@ -13,12 +13,13 @@ from typing import Final
 import msgspec
 from markupsafe import Markup
 
-from twophp.central.drawing.scales import LogScale, Scale, decades, thinned, ticks
+from twophp.central.drawing.scales import LogScale, Scale, log_ticks, thinned, ticks
 from twophp.central.drawing.svg import element, line, number, text
 from twophp.central.drawing.words import Written
 
-WIDTH: Final = 640
-HEIGHT: Final = 220
+WIDTH: Final = 620
+WIDE: Final = 1260
+HEIGHT: Final = 190
 LEFT: Final = 48
 RIGHT: Final = 44  # Room for the labels at the lines' ends.
 TOP: Final = 14
@@ -43,6 +44,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     titles: Sequence[str]
     series: Sequence[Series]
     words: Written
+    width: int = WIDTH
 
 
 def stacked_bars(chart: Chart) -> Markup:
@@ -50,7 +52,7 @@ def stacked_bars(chart: Chart) -> Markup:
     totals = [sum(series.values[place] or 0 for series in chart.series) for place in range(len(chart.labels))]
     steps = ticks(max(totals, default=0))
     scale = Scale(0, steps[-1], HEIGHT - BOTTOM, TOP)
-    right = WIDTH - 8
+    right = chart.width - 8
     slot = (right - LEFT) / max(len(chart.labels), 1)
     bars = [_bar(chart, place, LEFT + place * slot, slot, scale) for place in range(len(chart.labels))]
     return _frame(chart, [*_grid(steps, scale, chart.words, right), *bars, *_axis(chart, slot)])
@@ -80,9 +82,9 @@ def _bar(chart: Chart, place: int, left: float, slot: float, scale: Scale) -> Ma
 def percentile_lines(chart: Chart) -> Markup:
     """Durations on a scale of powers of ten, one line each, with its name at its end."""
     known = [value for series in chart.series for value in series.values if value is not None]
-    steps = decades(min(known, default=1), max(known, default=10))
+    steps = log_ticks(min(known, default=1), max(known, default=10))
     scale = LogScale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP)
-    right = WIDTH - RIGHT
+    right = chart.width - RIGHT
     slot = (right - LEFT) / max(len(chart.labels), 1)
     lines = [mark for series in chart.series for mark in _line(series, slot, scale)]
     hits = [_hit(chart, place, slot) for place in range(len(chart.labels))]
@@ -119,7 +121,9 @@ def _alone(points: Sequence[tuple[float, float] | None]) -> list[tuple[float, fl
 def _ends(series: Sequence[Series], scale: LogScale, right: float) -> list[Markup]:
     """The lines' names where they end, moved apart where they would cover each other."""
     last = [(one, next((value for value in reversed(one.values) if value is not None), None)) for one in series]
-    placed = sorted(((scale.at(value), one) for one, value in last if value is not None), key=lambda end: end[0])
+    known = [(scale.at(value), one) for one, value in last if value is not None]
+    known.reverse()  # Of two that end at one height, the later stands above.
+    placed = sorted(known, key=lambda end: end[0])
     heights = [height for height, _one in placed]
     for above, below in pairwise(range(len(heights))):
         heights[below] = max(heights[below], heights[above] + LABEL_HEIGHT)
@@ -146,15 +150,15 @@ def _grid(steps: Sequence[float], scale: Scale | LogScale, words: Written, right
 
 
 def _axis(chart: Chart, slot: float) -> list[Markup]:
-    places = thinned(len(chart.labels), MOST_LABELS)
+    places = thinned(len(chart.labels), MOST_LABELS * chart.width // WIDTH)
     return [
         text(chart.labels[place], LEFT + (place + 0.5) * slot, HEIGHT - 8, "tick", anchor="middle") for place in places
     ]
 
 
 def _frame(chart: Chart, marks: Sequence[Markup]) -> Markup:
-    size = f"0 0 {WIDTH} {HEIGHT}"
-    return element("svg", *marks, class_="chart", view_box=size, role="img", aria_label=chart.summary)
+    size, class_ = f"0 0 {chart.width} {HEIGHT}", "chart wide" if chart.width > WIDTH else "chart"
+    return element("svg", *marks, class_=class_, view_box=size, role="img", aria_label=chart.summary)
 
 
 def spark(values: Sequence[float | None], class_: str, summary: str) -> Markup:

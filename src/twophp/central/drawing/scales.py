@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 
 NICE: Final = (1, 2, 2.5, 5, 10)
+MOST_STEPS: Final = 6
+SMALLEST: Final = 0.1
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -50,10 +52,16 @@ def ticks(high: float, most: int = 4) -> list[float]:
     return [step * count for count in range(math.ceil(high / step - 1e-9) + 1)]
 
 
-def decades(low: float, high: float) -> list[float]:
-    """The powers of ten from the one below ``low`` to the one above ``high``; two at least."""
-    first = math.floor(math.log10(max(low, 0.1)))
-    last = max(math.ceil(math.log10(max(high, 0.1))), first + 1)
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers on a scale of powers of ten, from the last below ``low`` to the first above ``high``."""
+    low, high = max(low, SMALLEST), max(high, SMALLEST)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
+    begin = max(place for place, step in enumerate(steps) if step <= low)
+    end = min(place for place, step in enumerate(steps) if step >= high)
+    chosen = steps[begin : max(end, begin + 2) + 1]
+    if len(chosen) <= MOST_STEPS:
+        return chosen
     return [10.0**power for power in range(first, last + 1)]
 
 

@@ -1,9 +1,10 @@
 """Which calls of a tree are drawn. A tree may have ten thousand; a picture that is read has two hundred at most.
 
-Theory. From the top down, level by level, each call shows some of the calls it made: those with trouble in them first,
-in the order they were made. What is left over stands together as one *rest*, which says how many there are and how they
-ended, and leads to a picture of its own. When the picture is full, what remains is folded into the call above it. So
-nothing is ever left out silently, and trouble is the last thing to be hidden.
+Theory. A small tree is drawn whole. Of a large one the topmost call shows the calls it made, those with trouble first,
+in the order they were made; further down a call shows only the calls that have trouble in them, and one without is
+folded, and says how many calls there are below. What is left over of many calls stands together as one *rest*, which
+tells how they ended and leads to a picture of its own. So nothing is ever left out silently, and trouble is the last
+thing to be hidden.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from twophp.core.intent import Phase
 from twophp.core.pairing import Pair, Verdict
 
 MOST_CALLS: Final = 200
+DRAWN_WHOLE: Final = 60
 MOST_CHILDREN: Final = 12
 MOST_AT_THE_TOP: Final = 60
 """Of the topmost call there is room for more: whoever follows a rest wants to see it."""
@@ -98,18 +100,28 @@ def _opened(top: Sequence[Branch], sums: Mapping[int, Sum], view: View, *, is_si
     """Which children each call shows, by the call's identity, until the picture is full."""
     opened: dict[int, _Opened] = {}
     left, ahead = view.most - len(top), deque(top)
+    is_small = sum(sums[id(call)].calls for call in top) <= DRAWN_WHOLE
     while ahead and left > 0:
         call = ahead.popleft()
-        if not call.children or call.pair.server_correlation_id in view.folded:
-            continue
         is_top = is_single and call is top[0]
-        first = view.first if is_top else 0
-        most = min(MOST_AT_THE_TOP if is_top else MOST_CHILDREN, left)
+        most = _most(call, sums, is_top=is_top, is_small=is_small)
+        if not most or call.pair.server_correlation_id in view.folded:
+            continue
+        first, most = view.first if is_top else 0, min(most, left)
         children, rest = _chosen(call.children[first:], sums, most, call.pair, first)
         opened[id(call)] = _Opened(children, rest)
         ahead.extend(children)
         left -= len(children)
     return opened
+
+
+def _most(call: Branch, sums: Mapping[int, Sum], *, is_top: bool, is_small: bool) -> int:
+    """How many of its calls a call may show; 0: it is folded."""
+    if is_top or not call.children:
+        return MOST_AT_THE_TOP if call.children else 0
+    if is_small:
+        return MOST_CHILDREN
+    return min(sum(sums[id(child)].trouble > 1 for child in call.children), MOST_CHILDREN)
 
 
 def _chosen(

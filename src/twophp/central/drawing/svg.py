@@ -10,6 +10,8 @@ Attribute: TypeAlias = str | int | float | bool | None
 
 WIDTH_OF_A_LETTER: Final = 0.56
 """Of the font's size, on average, in the fonts that systems bring along: text cannot be measured here."""
+NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 def element(name: str, /, *children: str, **attributes: Attribute) -> Markup:
@@ -27,7 +29,7 @@ def printable(words: str) -> str:
     """The words without what no eye can see: control characters, and marks that turn the direction of text around."""
     if words.isprintable():
         return words
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)
+    return "".join(letter if letter.isprintable() or letter == NO_BREAK else REPLACED for letter in words)
 
 
 def text(words: str, x: float, y: float, class_: str, *, anchor: str | None = None) -> Markup:

@@ -13,7 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from twophp.central.drawing import words
-from twophp.central.drawing.layout import BETWEEN, HEIGHT, WIDTH, Picture, Place, children_of, laid_out
+from twophp.central.drawing.layout import BETWEEN, HEIGHT, TALL, WIDTH, Picture, Place, children_of, laid_out
 from twophp.central.drawing.shown import Shown, phase_of, trouble
 from twophp.central.drawing.svg import cut, element, icon, line, number, text
 from twophp.central.missing import Missing
@@ -26,7 +26,7 @@ MARGIN: Final = 16
 CALLER_WIDTH: Final = 132
 CALLER_HEIGHT: Final = 34
 LEFT: Final = MARGIN + CALLER_WIDTH + BETWEEN
-SIDE_WIDTH: Final = 102
+SIDE_WIDTH: Final = 120
 TURN: Final = 6
 """How round the corners of a line are."""
 
@@ -78,7 +78,7 @@ def _caller(drawing: Drawing, picture: Picture) -> list[Markup]:
     tops = [place for place in picture.places if place.parent is None]
     if not tops:
         return []
-    middle = (tops[0].middle + tops[-1].middle) / 2
+    middle = (tops[0].middle + tops[-1].middle) / 2 if picture.height <= TALL else tops[0].middle
     name, is_known = _caller_name(drawing)
     box = element(
         "rect", x=MARGIN, y=middle - CALLER_HEIGHT / 2, width=CALLER_WIDTH, height=CALLER_HEIGHT, rx=CALLER_HEIGHT / 2,
@@ -188,7 +188,7 @@ def _face(place: Place, call: Branch, missing: Missing | None) -> list[Markup]:
         element("rect", x=x, y=y, width=WIDTH, height=place.height, rx=7, class_="face"),
         element("rect", x=x + 0.5, y=y + 9, width=3.5, height=place.height - 18, rx=1.7, class_="bar"),
         icon(words.CLASSES[phase], x + 13, y + 10, 14, "state"),
-        text(cut(known.service_endpoint, WIDTH - 118, 13), x + 33, y + 21.5, "name"),
+        text(cut(known.service_endpoint, WIDTH - 59 - 7 * len(words.LABELS[phase]), 13.5), x + 33, y + 21.5, "name"),
         text(words.LABELS[phase], x + WIDTH - 12, y + 21.5, "phase", anchor="end"),
         *_side("client", pair.client, x + 13, y + 35),
         *_side("server", pair.server, x + 13 + SIDE_WIDTH + 7, y + 35),

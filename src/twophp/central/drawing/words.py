@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from twophp.central.drawing.svg import NO_BREAK
 from twophp.central.missing import Missing
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
@@ -86,8 +87,8 @@ def duration(duration_ms: float) -> str:
     units = ((SECOND_MS, 1, "ms"), (MINUTE_MS, SECOND_MS, "s"), (2 * HOUR_MS, MINUTE_MS, "min"))
     for below_ms, unit_ms, name in (*units, (2 * DAY_MS, HOUR_MS, "h")):
         if duration_ms < below_ms:
-            return f"{_short(duration_ms / unit_ms)} {name}"
-    return f"{_short(duration_ms / DAY_MS)} d"
+            return f"{_short(duration_ms / unit_ms)}{NO_BREAK}{name}"
+    return f"{_short(duration_ms / DAY_MS)}{NO_BREAK}d"
 
 
 def _short(value: float) -> str:
@@ -97,7 +98,7 @@ def _short(value: float) -> str:
 def count(value: float) -> str:
     """``1,234``; from a million on ``1.2 M``."""
     million = 1_000_000
-    return f"{value / million:.1f} M" if value >= million else f"{value:,.0f}"
+    return f"{value / million:.1f}{NO_BREAK}M" if value >= million else f"{value:,.0f}"
 
 
 def rate(part: float, whole: float) -> str:
@@ -106,10 +107,10 @@ def rate(part: float, whole: float) -> str:
         return "\N{EN DASH}"
     percent = 100 * part / whole
     if 0 < percent < 0.1:  # noqa: PLR2004 - Less than what is written.
-        return "< 0.1 %"
+        return f"<{NO_BREAK}0.1{NO_BREAK}%"
     if 99.95 <= percent < 100:  # noqa: PLR2004 - See above.
-        return "> 99.9 %"
-    return f"{percent:.1f} %"
+        return f">{NO_BREAK}99.9{NO_BREAK}%"
+    return f"{percent:.1f}{NO_BREAK}%"
 
 
 def confirmed_after_ms(entry: LedgerEntry) -> int | None:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from twophp.central.drawing import words
-from twophp.central.drawing.charts import Chart, Series, percentile_lines, proportions, stacked_bars
+from twophp.central.drawing.charts import WIDE, WIDTH, Chart, Series, percentile_lines, proportions, stacked_bars
 from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.pages.rendering import clock_time, day
 from twophp.central.pages.stalled import Stuck, stuck
@@ -122,7 +122,7 @@ def outcomes_chart(steps: Sequence[Activity], wanted: Range) -> Markup:
         Series(name=label, class_=class_, values=[getattr(step, field) for step in steps])
         for label, class_, field in COUNTS
     ]
-    return stacked_bars(_chart(steps, wanted, summary, series, words.count))
+    return stacked_bars(_chart(steps, wanted, summary, series, words.count, WIDE))
 
 
 def percentiles_chart(steps: Sequence[Activity], wanted: Range, what: str, told: str) -> Markup:
@@ -136,11 +136,16 @@ def percentiles_chart(steps: Sequence[Activity], wanted: Range, what: str, told:
 
 
 def _chart(
-    steps: Sequence[Activity], wanted: Range, summary: str, series: Sequence[Series], written: words.Written
+    steps: Sequence[Activity],
+    wanted: Range,
+    summary: str,
+    series: Sequence[Series],
+    written: words.Written,
+    width: int = WIDTH,
 ) -> Chart:
     labels = [_label(step.at, wanted) for step in steps]
     titles = [f"{day(step.at)} {clock_time(step.at)}" for step in steps]
-    return Chart(summary=summary, labels=labels, titles=titles, series=series, words=written)
+    return Chart(summary=summary, labels=labels, titles=titles, series=series, words=written, width=width)
 
 
 def _label(at: Instant, wanted: Range) -> str:

@@ -50,7 +50,7 @@ def static(name: str) -> str:
 
 def stamp(at: Instant | None) -> str:
     """``16 Nov 2026 03:14:07``, UTC as everything here."""
-    return "" if at is None else f"{_moment(at):%d %b %Y %H:%M:%S}"
+    return "" if at is None else f"{_moment(at):%d %b %Y %H:%M:%S}".lstrip("0")
 
 
 def stamp_ms(at: Instant | None) -> str:
@@ -60,7 +60,7 @@ def stamp_ms(at: Instant | None) -> str:
 
 def day(at: Instant) -> str:
     """``16 Nov``."""
-    return f"{_moment(at):%d %b}"
+    return f"{_moment(at):%d %b}".lstrip("0")
 
 
 def clock_time(at: Instant) -> str:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from twophp.central.drawing import words
-from twophp.central.drawing.charts import Chart, Series, percentile_lines, spark, stacked_bars
+from twophp.central.drawing.charts import WIDE, WIDTH, Chart, Series, percentile_lines, spark, stacked_bars
 from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.pages.overview import COUNTS
 from twophp.central.ports import Sla
@@ -95,7 +95,7 @@ def _outcomes(lines: Sequence[Sla], days: Sequence[str]) -> Markup:
         for label, class_, field in COUNTS
     ]
     summary = f"Calls by outcome and day, {sum(line.calls for line in lines)} in all; the table below has the numbers."
-    return stacked_bars(_chart(days, summary, series, words.count))
+    return stacked_bars(_chart(days, summary, series, words.count, WIDE))
 
 
 def _total(lines: Sequence[Sla], day: str, field: str) -> int:
@@ -112,9 +112,16 @@ def _percentiles(lines: Sequence[Sla], days: Sequence[str], what: str, told: str
     return percentile_lines(_chart(days, summary, series, words.duration))
 
 
-def _chart(days: Sequence[str], summary: str, series: Sequence[Series], written: words.Written) -> Chart:
-    labels = [f"{datetime.fromisoformat(day):%d %b}" for day in days]
-    return Chart(summary=summary, labels=labels, titles=days, series=series, words=written)
+def _chart(
+    days: Sequence[str], summary: str, series: Sequence[Series], written: words.Written, width: int = WIDTH
+) -> Chart:
+    labels = [day_label(day) for day in days]
+    return Chart(summary=summary, labels=labels, titles=days, series=series, words=written, width=width)
+
+
+def day_label(day: str) -> str:
+    """``5 Nov``, of ``2026-11-05``."""
+    return f"{datetime.fromisoformat(day):%d %b}".lstrip("0")
 
 
 def _day_name(at: int) -> str:
