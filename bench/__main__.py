@@ -13,9 +13,9 @@ import apsw
 from rich.console import Console
 from rich.table import Table
 
-from bench import handshakes, server, sweep
+from bench import handshakes, obligations, server, sweep
 
-SECTIONS = ("store", "sweep", "server")
+SECTIONS = ("store", "sweep", "obligations", "server")
 LATEST = Path(__file__).with_name("latest.json")
 CALLERS = {1: 400, 16: 4_000, 64: 12_000, 256: 12_000}
 
@@ -38,6 +38,9 @@ def main() -> None:
         if "sweep" in sections:
             console.print(f"sweep: {sweep.DUE:,} due among {sweep.FEW:,} and {sweep.MANY:,} stored", style="dim")
             found["sweep"] = sweep.measure(folder, rounds)
+        if "obligations" in sections:
+            console.print(f"obligations: memory, {obligations.THREADS} threads, scan; {rounds} rounds", style="dim")
+            found["obligations"] = obligations.measure(folder, rounds, scale)
         if "server" in sections:
             console.print(f"server: {server.CONNECTIONS} connections and one, {rounds} rounds", style="dim")
             found["server"] = server.measure(folder, rounds, seconds=1 if options.quick else 3)
@@ -85,8 +88,26 @@ def _show(console: Console, found: dict[str, Any]) -> None:
             f"{swept['seconds_among_1000000'] * 1e3:.0f} ms among 1,000,000: ratio {swept['ratio']:.2f}; "
             f"peak memory grew by {swept['peak_memory_growth_mib']:.0f} MiB"
         )
+    if "obligations" in found:
+        _show_obligations(console, found["obligations"])
     if "server" in found:
         _show_server(console, found["server"])
+
+
+def _show_obligations(console: Console, found: dict[str, Any]) -> None:
+    memory, durable, scan = found["memory"], found["sqlite"], found["scan"]
+    console.print(
+        f"reserve + commit in memory: {memory['tracker_us']:.1f} µs, {memory['ratio']:.1f} x two dicts and events"
+    )
+    console.print(
+        f"reserve + commit on SQLite, {durable['threads']} threads: {durable['obligations_per_second']:,.0f} per s, "
+        f"{durable['changes_per_commit']:.0f} changes a commit; the disk syncs {durable['fdatasync_per_second']:,.0f} "
+        f"times per s: {durable['obligations_per_fdatasync']:.1f} obligations a sync"
+    )
+    console.print(
+        f"leak scan of {scan['overdue']:,} overdue: {scan['seconds_among_1000'] * 1e3:.0f} ms among 1,000 stored, "
+        f"{scan['seconds_among_1000000'] * 1e3:.0f} ms among 1,000,000: ratio {scan['ratio']:.2f}"
+    )
 
 
 def _show_server(console: Console, frameworks: dict[str, Any]) -> None:
