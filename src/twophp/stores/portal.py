@@ -1,19 +1,49 @@
 """An event loop in a thread of its own, for callers that have none.
 
 The flows are asynchronous; a synchronous edge (a transport, the tracker, the registrar) runs them through a ``Portal``.
-There is one loop for any number of threads, so what they ask for at the same time shares one group commit.
+There is one loop for any number of threads, so what they ask for at the same time shares one group commit. Threads put
+their errands in a queue and wake the loop only if nobody has since it last looked: a wake-up costs more than an errand.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from twophp.core.errors import StoreUnavailable
 
 T = TypeVar("T")
+
+
+class _Errand:
+    """A coroutine on its way to the loop, and what became of it on its way back."""
+
+    __slots__ = ("_over", "coroutine", "error", "result")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.coroutine = coroutine
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._over = threading.Lock()  # Held until it is over: the cheapest thing a thread can wait for.
+        self._over.acquire()
+
+    def ended(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.error = asyncio.CancelledError()
+        elif (error := task.exception()) is not None:
+            self.error = error
+        else:
+            self.result = task.result()
+        self._over.release()
+
+    def wait(self) -> Any:
+        self._over.acquire()
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class Portal:
@@ -23,6 +53,8 @@ class Portal:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._closed = False
+        self._errands: deque[_Errand] = deque()
+        self._is_awake = False
         # A daemon: a process that forgot to close must still be able to end. What was acknowledged is durable anyway.
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -39,12 +71,24 @@ class Portal:
             coroutine.close()
             message = "a portal cannot wait for itself: await the asynchronous twin instead"
             raise RuntimeError(message)
+        errand = _Errand(coroutine)
         with self._lock:  # So that nothing is handed to a loop that has just stopped.
             if self._closed:
                 coroutine.close()
                 raise StoreUnavailable("it is closed", code="store_closed")
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return future.result()
+            self._errands.append(errand)
+            if not self._is_awake:
+                self._is_awake = True
+                self._loop.call_soon_threadsafe(self._begin)
+        result: T = errand.wait()
+        return result
+
+    def _begin(self) -> None:
+        """Begin everything that has come. Whoever comes after this wakes the loop again."""
+        self._is_awake = False
+        while self._errands:
+            errand = self._errands.popleft()
+            self._loop.create_task(errand.coroutine).add_done_callback(errand.ended)
 
     def close(self) -> None:
         """Let what is running finish, then stop. Closing twice is closing once."""
