@@ -79,16 +79,15 @@ class Endpoints:
         look-up for each length in use; neither depends on what the request brings.
         """
         path = path.removesuffix("/")
-        return (
-            _for_method(self._exact.get(path), method)
-            or self._match_template(method, path)
-            or self._match_prefix(method, path)
-            or _for_method(self._star, method)
-        )
+        by_method = self._exact.get(path)
+        found = by_method and (by_method.get(method) or by_method.get(_ANY))
+        if not found and self._by_count:
+            found = self._match_template(method, path)
+        if not found and self._lengths:
+            found = self._match_prefix(method, path)
+        return found or self._star.get(method) or self._star.get(_ANY)
 
     def _match_template(self, method: str, path: str) -> Endpoint | None:
-        if not self._by_count:
-            return None
         candidates = self._by_count.get(path.count("/"))
         if candidates is None:
             return None

@@ -58,7 +58,7 @@ async def authenticate(identify: Identify, head: Head) -> str:
     """
     try:
         who = identify(head)
-        if inspect.isawaitable(who):
+        if type(who) is not Principal and inspect.isawaitable(who):
             who = await who
     except TwoPHPError:
         raise
@@ -71,7 +71,7 @@ def principal_of(who: object) -> str:
     """The digest that an intent keeps of an identity; anything that is not one is refused."""
     if isinstance(who, str):
         who = Principal(OWN_SCHEME, "", who)
-    if not isinstance(who, Principal):
+    elif not isinstance(who, Principal):
         raise Unauthenticated("identify returned neither a string nor a Principal")
     try:
         return principal_digest(who.scheme, who.issuer, who.subject, who.tenant)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
 
+T = TypeVar("T")
 Scheme: TypeAlias = Literal["http", "https"]
 Peer: TypeAlias = tuple[str, int]
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -44,6 +45,17 @@ class Headers(Mapping[str, str]):
             raise KeyError(name)
         return ", ".join(lines)
 
+    @overload
+    def get(self, name: str, default: None = None) -> str | None: ...
+
+    @overload
+    def get(self, name: str, default: str | T) -> str | T: ...
+
+    def get(self, name: str, default: object = None) -> object:
+        """As of any mapping; the inherited one would raise and catch a KeyError for every field that is not there."""
+        lines = self.getall(name)
+        return default if not lines else lines[0] if len(lines) == 1 else ", ".join(lines)
+
     def __iter__(self) -> Iterator[str]:
         return (name.decode("latin-1") for name in self._indexed())
 
@@ -55,7 +67,11 @@ class Headers(Mapping[str, str]):
         key = name.encode("latin-1", "replace").lower()  # What is not latin-1 becomes "?", which no name has.
         if self._index is not None:
             return list(self._index.get(key, ()))
-        return [_text(value) for found, value in self._raw if len(found) == len(key) and found.lower() == key]
+        length, lines = len(key), []
+        for found, value in self._raw:  # Length first: most names are ruled out without a copy.
+            if len(found) == length and found.lower() == key:
+                lines.append(_text(value))
+        return lines
 
     def _indexed(self) -> dict[bytes, list[str]]:
         """All fields at once. Most helpers ask for one or two, and looking for those is cheaper than this."""
