@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from twophp.core.errors import StoreError, StoreUnavailable, TwoPHPError, Unauth
 from twophp.core.intent import SETTLED, Intent, Mode, Phase
 from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
-from twophp.engine.exchange import StoredResponse, sendable
+from twophp.engine.exchange import OF_THE_MOMENT, StoredResponse
 from twophp.engine.execution import FAILURE_STATUS, Settled, Work
 from twophp.wire import emit, fields, grammar
 from twophp.wire.problem import PROBLEMS, Problem, problem
@@ -22,6 +23,7 @@ ACCEPTED: Final = 202
 INTERNAL_ERROR: Final = 500
 RETRY_AFTER_S: Final = 1
 STATUS_PATH: Final = "/_2php/intents/"
+_MESSAGES: Final = frozenset((fields.MESSAGE.key, kind.title.encode()) for kind in PROBLEMS.values())
 
 
 def of_problem(found: Problem) -> Answer:
@@ -57,7 +59,7 @@ def registered(intent: Intent, ttl_ms: int, *, expose_policy: ReplayPolicy | Non
         phase=intent.phase,
         replay_policy=expose_policy,
     )
-    return Answer(OK, tuple(headers))
+    return Answer(OK, headers)
 
 
 def final(settled: Settled, *, passthrough: bool) -> Answer:
@@ -77,15 +79,23 @@ def as_it_is(response: StoredResponse, *, server_correlation_id: str | None = No
 
 
 def _settled(settled: Settled, status: int, *, server_correlation_id: str | None = None) -> Answer:
+    """The application's own fields, then ours: those are written by us alone, and so is the message of a failure."""
     intent, response = settled.intent, settled.response
-    kept = sendable(response.headers)
-    own = emit.final_answer(
+    headers, caches, framed = [], False, False
+    for pair in response.headers:
+        key = pair[0].lower()
+        if key in OF_THE_MOMENT or (key in fields.BY_KEY and pair not in _MESSAGES):  # A-34: the message was stored.
+            continue
+        caches = caches or key == b"cache-control"
+        framed = framed or key == b"content-length"
+        headers.append(pair)
+    headers += emit.final_answer(
         phase=intent.phase,
         resource_id=intent.resource_id,
         server_correlation_id=server_correlation_id,
-        app_sets_caching=any(name.lower() == b"cache-control" for name, _value in kept),
+        app_sets_caching=caches,
     )
-    return Answer(status, (*_foreign(kept), *own), response.body)
+    return Answer(status, headers, response.body, framed)
 
 
 def wire_status(status: int, *, passthrough: bool = False) -> int:
@@ -99,7 +109,7 @@ def accepted(intent: Intent, resource_id: str, root_path: str) -> Answer:
     """Still running (draft §5.3.3): a provisional id, and where to look (A-04)."""
     location = f"{quote(root_path, safe=PATH_SAFE)}{STATUS_PATH}{intent.server_correlation_id}"
     headers = emit.accepted_answer(resource_id=resource_id, location=location, retry_after_s=RETRY_AFTER_S)
-    return Answer(ACCEPTED, tuple(headers))
+    return Answer(ACCEPTED, headers)
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -129,24 +139,33 @@ def has_outcome(intent: Intent) -> bool:
 
 def name_resource(work: Work, response: StoredResponse) -> str:
     """The resource's id (A-05): the first of several places that has one the wire can carry."""
-    candidates = (
-        work.running.resource_id,
-        _header(response, fields.RESOURCE_ID.key),
-        _last_segment(_header(response, b"location")),
-        _json_id(response),
-        None if work.request.method == "POST" else _last_segment(work.request.raw_path.decode("latin-1")),
-    )
-    for candidate in candidates:
+    for candidate in _candidates(work, response):
         if candidate and grammar.read_resource_id(candidate.encode("utf-8", "replace")) is not None:
             return candidate
     return work.intent.server_correlation_id
 
 
-def _header(response: StoredResponse, key: bytes) -> str | None:
+def _candidates(work: Work, response: StoredResponse) -> Iterator[str | None]:
+    if work.running.resource_id is not None:
+        yield work.running.resource_id
+    named, location = _named(response)
+    yield named
+    yield _last_segment(location)
+    yield _json_id(response)
+    if work.request.method != "POST":
+        yield _last_segment(work.request.raw_path.decode("latin-1"))
+
+
+def _named(response: StoredResponse) -> tuple[str | None, str | None]:
+    """The first Resource-ID and the first Location among the application's fields."""
+    named = location = None
     for name, value in response.headers:
-        if name.lower() == key:
-            return value.decode("latin-1").strip()
-    return None
+        key = name.lower()
+        if key == b"location" and location is None:
+            location = value.decode("latin-1").strip()
+        elif key == fields.RESOURCE_ID.key and named is None:
+            named = value.decode("latin-1").strip()
+    return named, location
 
 
 def _last_segment(path: str | None) -> str | None:
@@ -170,11 +189,3 @@ def _json_id(response: StoredResponse) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return None if found is None else str(found)
-
-
-_MESSAGES: Final = frozenset((fields.MESSAGE.key, kind.title.encode()) for kind in PROBLEMS.values())
-
-
-def _foreign(headers: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
-    """The application's own fields; ours are written by us alone, as is the message of a failure we stored (A-34)."""
-    return [pair for pair in headers if pair[0].lower() not in fields.BY_KEY or pair in _MESSAGES]

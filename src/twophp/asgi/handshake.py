@@ -7,24 +7,24 @@ import inspect
 import logging
 from collections.abc import Awaitable
 from hmac import compare_digest
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path
 from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request
 from twophp.asgi.server import Server
+from twophp.asgi.settings import Prevalidate
 from twophp.core.errors import Refused, StoreError, StoreOverloaded, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import callback_digest, intent_replay_key, payload_digest, principal_digest
-from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase, by_pair
+from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
 from twophp.core.machine import Goto
 from twophp.core.phase import OTHER_IDENTITY, Confirm, Decision, Register
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
-from twophp.engine.current import RunningIntent
 from twophp.engine.endpoints import Endpoint
-from twophp.engine.exchange import StoredResponse, encode
-from twophp.engine.execution import Settled, Work, ids_of
+from twophp.engine.exchange import encode
+from twophp.engine.execution import Answered, Execution, Settled, Work, ids_of
 from twophp.engine.identify import authenticate
 from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, effective_scheme
@@ -38,8 +38,6 @@ CONFIRM_BODY_LIMIT: Final = 64 * 1024  # A-09: read and thrown away.
 _READS: Final = frozenset({"GET", "HEAD"})
 
 T = TypeVar("T")
-Execution: TypeAlias = asyncio.Task[Settled]
-Said: TypeAlias = list[StoredResponse | Exception]
 
 
 class NotRegistered(Exception):
@@ -52,14 +50,16 @@ class Handshake:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._settings = server.settings
+        self._seconds = asyncio.get_running_loop().time if server.observer.times else _nobody_times
 
     async def answer(self, head: Head, scope: Scope, receive: Receive) -> Answer | None:
         """The answer, or None if the request is the application's alone. Checks stand in the order of T1."""
-        settings, path = self._settings, route_path(scope)
+        settings, path = self._settings, route_path(scope, head.path)
+        endpoint = settings.endpoints.match(head.method, path)
         if head.method in _READS:
             if isinstance(parse(head.method, path, scope["headers"]), Plain):
                 return None  # A-15
-        elif head.method not in MUTATIONS or not self._is_enrolled(head.method, path):
+        elif head.method not in MUTATIONS or (endpoint is None and not self._is_confirm_path(path)):
             return None  # A-15, A-07
         if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
             raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
@@ -72,8 +72,8 @@ class Handshake:
             strict_uuid=settings.strict_uuid,
         )  # T1 row 3
         match asked:
-            case PhaseOne():
-                return await self._phase_one(asked, head, principal, scope, receive)
+            case PhaseOne() if endpoint is not None:
+                return await self._register(asked, head, principal, scope, receive, endpoint)
             case PhaseTwo():
                 return await self._phase_two(asked, head, principal, scope, receive)
             case StatusRead():
@@ -87,7 +87,7 @@ class Handshake:
         Raises NotRegistered when it could not be recorded: nothing has run, and it is the application's alone.
         """
         asked = PhaseOne(
-            path=bound_path(route_path(scope)),
+            path=bound_path(route_path(scope, head.path)),
             mode=Mode.TRANSPARENT,
             client_correlation_id=None,
             callback=None,
@@ -108,27 +108,17 @@ class Handshake:
         except Unauthenticated:
             return principal_digest("unidentified", "", "plain")
 
-    def _is_enrolled(self, method: str, path: str) -> bool:
-        match = self._settings.endpoints.match
-        if match(method, path) is not None:
-            return True
-        target = confirmed_path(path, self._settings.confirm_suffix)
+    def _is_confirm_path(self, path: str) -> bool:
+        match, target = self._settings.endpoints.match, confirmed_path(path, self._settings.confirm_suffix)
         return target is not None and any(match(confirmed, target or "/") for confirmed in MUTATIONS)
-
-    async def _phase_one(
-        self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive
-    ) -> Answer | None:
-        endpoint = self._settings.endpoints.match(head.method, route_path(scope))
-        if endpoint is None:
-            return None
-        return await self._register(asked, head, principal, scope, receive, endpoint)
 
     async def _register(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, endpoint: Endpoint
     ) -> Answer:
-        policy, began = endpoint.policy, _monotonic_s()
+        policy, began = endpoint.policy, self._seconds()
         body = await read_body(head, receive, self._settings.max_body_bytes)
-        await self._prevalidate(head, body)
+        if self._settings.prevalidate is not None:
+            await _prevalidated(self._settings.prevalidate, head, body)
         decision = await self._registered(asked, head, principal, scope, body, policy)
         if decision.code is not None:
             over = decision.verdict is EXCEEDED  # Room comes with the next sweep, at the latest by the end of a grace.
@@ -136,12 +126,13 @@ class Handshake:
         intent = _intent_of(decision)
         if intent.mode in CONFIRMED_BY_SERVER:
             answer = await self._confirmed_by_server(decision, intent, scope)
-            self._server.observer.answered(2, intent, _monotonic_s() - began)  # It waited for the handler.
+            self._server.observer.answered(2, intent, self._seconds() - began)  # It waited for the handler.
             return answer
-        self._server.observer.answered(1, intent, _monotonic_s() - began)
+        self._server.observer.answered(1, intent, self._seconds() - began)
         exposed = policy.replay if self._settings.expose_replay_policy else None
-        left_ms = max(intent.deadline_at - self._server.store.now(), 1)
-        ttl_ms = intent.ttl_ms if isinstance(decision.verdict, Goto) else left_ms
+        ttl_ms = intent.ttl_ms
+        if not isinstance(decision.verdict, Goto):
+            ttl_ms = max(intent.deadline_at - self._server.store.now(), 1)
         return answers.registered(intent, ttl_ms, expose_policy=exposed)
 
     async def _registered(
@@ -166,16 +157,6 @@ class Handshake:
         if self._server.outbox.is_full:
             raise StoreOverloaded("too many callbacks are under way")
         return acknowledgement(self._server.outbox, asked.callback)
-
-    async def _prevalidate(self, head: Head, body: bytes) -> None:
-        if self._settings.prevalidate is None:
-            return
-        try:
-            verdict = self._settings.prevalidate(head, body)
-            if inspect.isawaitable(verdict):
-                await verdict
-        except ValueError as error:  # What validators raise, pydantic's too. Its text may quote the payload: not told.
-            raise WireError("prevalidate refused the request", code="invalid_request") from error
 
     def _register_command(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
@@ -220,12 +201,12 @@ class Handshake:
     async def _phase_two(
         self, asked: PhaseTwo, head: Head, principal: str, scope: Scope, receive: Receive
     ) -> Answer | None:
-        began = _monotonic_s()
+        began, server = self._seconds(), self._server
         await read_body(head, receive, CONFIRM_BODY_LIMIT)
-        server = self._server
-        recalled = self._recalled(asked, head, principal)
-        if recalled is not None:
-            return recalled
+        recalled = server.executions.recall(asked.server_correlation_id)
+        if recalled is not None and self._may_be_repeated(recalled.intent, asked, head, principal):
+            server.observer.replayed(recalled.intent)
+            return self._final(recalled)
         command = Confirm(
             client_correlation_id=asked.client_correlation_id,
             server_correlation_id=asked.server_correlation_id,
@@ -243,27 +224,26 @@ class Handshake:
             return answers.refused(decision.code)
         intent = _intent_of(decision)
         answer = await self._after_confirm(decision, intent, scope)
-        server.observer.answered(2, intent, _monotonic_s() - began)
+        server.observer.answered(2, intent, self._seconds() - began)
         return answer
 
-    def _recalled(self, asked: PhaseTwo, head: Head, principal: str) -> Answer | None:
-        """The replay of a recent outcome (T1 rows 6 and 7), without a transaction: what is settled stays so."""
-        settled = self._server.executions.recall(by_pair(asked.client_correlation_id, asked.server_correlation_id))
-        if settled is None:
-            return None
-        intent, policy = settled.intent, self._server.policy_of(settled.intent)
+    def _may_be_repeated(self, intent: Intent, asked: PhaseTwo, head: Head, principal: str) -> bool:
+        """Whether a recent outcome may be told without a transaction (T1 rows 6 and 7): what is settled stays so."""
+        policy = self._server.policy_of(intent)
         forgotten_at = (intent.settled_at or 0) + policy.horizon_ms
-        mine = intent.path == asked.path and compare_digest(intent.principal, principal)
-        if not mine or policy.literal_ttl_reject or head.received_at >= forgotten_at:
-            return None
-        self._server.observer.replayed(intent)
-        return self._final(settled)
+        return (
+            intent.client_correlation_id == asked.client_correlation_id
+            and intent.path == asked.path
+            and compare_digest(intent.principal, principal)
+            and not policy.literal_ttl_reject
+            and head.received_at < forgotten_at
+        )
 
     async def _after_confirm(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
         root_path = scope.get("root_path", "")
         if isinstance(decision.verdict, Goto):
             if intent.mode is Mode.ASYNC:
-                running, _task = self._begin(intent, scope, [])
+                running = self._begin(intent, scope).running
                 return answers.accepted(intent, running.provisional_resource_id, root_path)
             return await self._run(intent, scope)
         if intent.phase is Phase.PROCESSING and intent.mode is Mode.ASYNC:
@@ -297,65 +277,63 @@ class Handshake:
         return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
 
     def _final(self, settled: Settled) -> Answer:
+        if settled.wording is None:
+            settled.wording = self._worded(settled)
+        answer: Answer = settled.wording
+        return answer
+
+    def _worded(self, settled: Settled) -> Answer:
         intent, settings = settled.intent, self._settings
         if intent.mode is Mode.TRANSPARENT and settings.expose_server_id:  # draft §5.5.6: MAY
             return answers.as_it_is(settled.response, server_correlation_id=intent.server_correlation_id)
         return answers.final(settled, passthrough=settings.success_status == "passthrough")
 
-    def _begin(self, intent: Intent, scope: Scope, said: Said) -> tuple[RunningIntent, Execution]:
-        """Run the application. What it says is kept for whoever must get it unchanged, whatever becomes of it."""
+    def _begin(self, intent: Intent, scope: Scope) -> Execution:
+        """Run the application."""
 
-        async def handler(work: Work) -> StoredResponse:
+        async def handler(work: Work, answered: Answered) -> None:
             if intent.mode in CONFIRMED_BY_SERVER:
                 app_scope = live_scope(scope, work)
             else:
                 app_scope = replayed_scope(scope, work, self._settings.stored_headers)
-            try:
-                response = await Replay(self._server.app, app_scope, work.request.body).run()
-            except Exception as error:
-                said.append(error)
-                raise
-            said.append(response)
-            return response
+            await Replay(self._server.app, app_scope, work.request.body, answered).run()
 
         return self._server.executions.begin(intent, handler)
 
     async def _run(self, intent: Intent, scope: Scope) -> Answer:
         """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""
-        said: Said = []
-        _running, task = self._begin(intent, scope, said)
-        settled = await _past_ponr(asyncio.shield(task))
-        if intent.mode is Mode.TRANSPARENT:
-            _unchanged(said)
+        execution = self._begin(intent, scope)
+        settled = await _past_ponr(execution.outcome())
+        if intent.mode is Mode.TRANSPARENT and execution.raised is not None:
+            raise execution.raised  # To a client that changed nothing, as it always was: its server's to answer.
         return self._final(settled)
 
     async def _run_plain(self, intent: Intent, scope: Scope) -> Answer:
         """A plain request, recorded. If its outcome cannot be, that is our trouble and not the caller's (A-37)."""
-        said: Said = []
-        running, task = self._begin(intent, scope, said)
+        execution = self._begin(intent, scope)
         try:
-            settled = await asyncio.shield(task)
+            settled: Settled | None = await execution.outcome()
         except StoreError as error:
-            if not said:
+            if execution.said is None and execution.raised is None:
                 raise NotRegistered from error  # Not even begun: the application can still have it.
-            if running.statements:  # The business rows were to be written with it, and are not.
+            if execution.running.statements:  # The business rows were to be written with it, and are not.
                 raise Refused("the outcome is not durable yet", code="not_settled") from error
             log.error("the outcome of a plain request was not recorded: %s", error, extra=ids_of(intent))  # noqa: TRY400
             settled = None
-        response = _unchanged(said)
-        if settled is not None or response is None:
-            assert settled is not None
-            response = settled.response  # Not what was said, if the business rows were refused.
-        return answers.as_it_is(response)
+        if execution.raised is not None:
+            raise execution.raised
+        response = execution.said if settled is None else settled.response
+        assert response is not None
+        return answers.as_it_is(response)  # Not what was said, if the business rows were refused.
 
 
-def _unchanged(said: Said) -> StoredResponse | None:
-    """For a client that changed nothing, an application's error is its server's to answer, as it always was."""
-    for outcome in said:
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-    return None
+async def _prevalidated(prevalidate: Prevalidate, head: Head, body: bytes) -> None:
+    try:
+        verdict = prevalidate(head, body)
+        if inspect.isawaitable(verdict):
+            await verdict
+    except ValueError as error:  # What validators raise, pydantic's too. Its text may quote the payload: not told.
+        raise WireError("prevalidate refused the request", code="invalid_request") from error
 
 
 async def _past_ponr(outcome: Awaitable[T]) -> T:
@@ -371,8 +349,8 @@ def _audit(what: str, intent: Intent) -> None:
     audit.warning("%s by another identity was refused: %s", what, intent.service_endpoint, extra=ids_of(intent))
 
 
-def _monotonic_s() -> float:
-    return asyncio.get_running_loop().time()
+def _nobody_times() -> float:
+    return 0.0
 
 
 def _intent_of(decision: Decision) -> Intent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True):
     """A complete response. One that is ``framed`` says itself how long it is, or leaves it to the server."""
 
     status: int
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: Sequence[tuple[bytes, bytes]] = ()
     body: bytes = b""
     framed: bool = False
 
@@ -44,10 +44,12 @@ def raw_path(scope: Scope) -> str:
     return raw.partition(b"?")[0].decode("latin-1")
 
 
-def route_path(scope: Scope) -> str:
+def route_path(scope: Scope, path: str) -> str:
     """The raw path as the application's own routes see it: without the prefix it is mounted under (A-01)."""
-    path = raw_path(scope)
-    root = quote(scope.get("root_path", ""), safe=PATH_SAFE).removesuffix("/")
+    root = scope.get("root_path")
+    if not root:
+        return path
+    root = quote(root, safe=PATH_SAFE).removesuffix("/")
     if root and (path == root or path.startswith(root + "/")):
         return path[len(root) :] or "/"
     return path
@@ -55,8 +57,8 @@ def route_path(scope: Scope) -> str:
 
 def head_of(scope: Scope, now: Instant) -> Head:
     """What ``identify``, the guards and the hooks see of a request."""
-    tls = scope.get("extensions", {}).get("tls")
-    client = scope.get("client")
+    extensions, client = scope.get("extensions"), scope.get("client")
+    tls = extensions.get("tls") if extensions else None
     return Head(
         method=scope["method"],
         path=raw_path(scope),
@@ -80,21 +82,23 @@ async def read_body(head: Head, receive: Receive, limit: int) -> bytes:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
-        chunk = message.get("body", b"")
+        chunk: bytes = message.get("body", b"")
         size += len(chunk)
         if size > limit:
             raise WireError("the body is too large", code="body_too_large")
+        more = message.get("more_body", False)
+        if not more and not chunks:
+            return chunk
         chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if not more:
+            return b"".join(chunks)
 
 
 async def send_answer(send: Send, answer: Answer, *, is_head: bool = False) -> None:
     """Status, headers and body, with a length so that the connection can be kept."""
-    headers = list(answer.headers)
-    framed = answer.framed or answer.status in WITHOUT_CONTENT
-    if not framed and not any(name.lower() == b"content-length" for name, _value in headers):
-        headers.append((b"content-length", str(len(answer.body)).encode()))
+    headers = [*answer.headers]
+    if not answer.framed and answer.status not in WITHOUT_CONTENT:
+        headers.append((b"content-length", b"%d" % len(answer.body)))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if is_head else answer.body})
 

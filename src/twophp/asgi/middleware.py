@@ -18,7 +18,18 @@ from twophp.asgi.answers import INTERNAL_ERROR, of_error
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import PULL_PATH, Management
-from twophp.asgi.messages import App, Disconnected, Receive, Rewindable, Scope, Send, head_of, route_path, send_answer
+from twophp.asgi.messages import (
+    App,
+    Disconnected,
+    Receive,
+    Rewindable,
+    Scope,
+    Send,
+    head_of,
+    raw_path,
+    route_path,
+    send_answer,
+)
 from twophp.asgi.observers import Observers, WantsMetrics
 from twophp.asgi.server import Server
 from twophp.asgi.settings import Options, Settings, header_names
@@ -182,7 +193,7 @@ class TwoPhaseMiddleware:
     def _transparent_endpoint(self, scope: Scope) -> Endpoint | None:
         if scope["method"] not in MUTATIONS:
             return None
-        endpoint = self._settings.endpoints.match(scope["method"], route_path(scope))
+        endpoint = self._settings.endpoints.match(scope["method"], route_path(scope, raw_path(scope)))
         return endpoint if endpoint is not None and endpoint.policy.transparent else None
 
     async def _opened(self) -> tuple[Server, Handshake]:

@@ -17,7 +17,7 @@ from twophp.core.intent import Intent
 from twophp.core.phase import Decision, Settle
 from twophp.core.policy import Policy
 from twophp.engine.exchange import StoredResponse, encode
-from twophp.engine.execution import Executions, Work, ids_of
+from twophp.engine.execution import Answered, Executions, Work, ids_of
 from twophp.engine.intents import Intents
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.ship import Shipper
@@ -32,7 +32,7 @@ _ANY_POLICY: Final = Policy.standard()
 
 def _stored(code: str) -> StoredResponse:
     answer = refused(code)
-    return StoredResponse(answer.status, answer.headers, answer.body)
+    return StoredResponse(answer.status, tuple(answer.headers), answer.body)
 
 
 HANDLER_FAILED: Final = _stored("handler_failed")
@@ -139,8 +139,8 @@ class Server:
                 response = HANDLER_FAILED
         await self.intents.settle(intent, settle, encode(response), policy)
 
-    async def _rerun(self, work: Work) -> StoredResponse:
-        return await Replay(self.app, bare_scope(work), work.request.body).run()
+    async def _rerun(self, work: Work, answered: Answered) -> None:
+        await Replay(self.app, bare_scope(work), work.request.body, answered).run()
 
     async def _every(self, interval_s: float, visit: Callable[[], Awaitable[object]]) -> None:
         """Come by until stopped. A store that is away for a while is no reason to give up coming."""

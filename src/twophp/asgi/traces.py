@@ -22,6 +22,8 @@ PHASE: Final = "twophp.phase"
 class Traces:
     """An ``Observer`` that writes beside the current span, if one is being recorded."""
 
+    times: Final = False
+
     def decided(self, decision: Decision) -> None:
         """See ``Observer``. Runs where the request or the execution runs, so theirs is the current span."""
         if decision.intent is not None:

@@ -92,6 +92,11 @@ def current_intent() -> RunningIntent | None:
     return _current.get()
 
 
+def make_current(running: RunningIntent) -> None:
+    """Make ``running`` the current intent for the rest of this task."""
+    _current.set(running)
+
+
 class executing:  # noqa: N801 - used as a statement: ``with executing(running):``
     """Make ``running`` the current intent for a while."""
 

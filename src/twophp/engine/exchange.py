@@ -6,7 +6,7 @@ come from the live request that confirms it; a store of credentials is nothing a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from hashlib import sha256
 from typing import Final, TypeAlias
 
@@ -16,7 +16,7 @@ RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 _KEPT_PREFIXES: Final = (b"content-", b"accept", b"if-")
 # Hop-by-hop fields belong to a connection and Date to a moment; both are made anew for every answer.
-_OF_THE_MOMENT: Final = frozenset(
+OF_THE_MOMENT: Final = frozenset(
     {
         b"connection",
         b"date",
@@ -29,7 +29,7 @@ _OF_THE_MOMENT: Final = frozenset(
         b"upgrade",
     }
 )
-_COOKIE: Final = b"set-cookie"  # A-31: belongs to the one who was there, and is never stored.
+_NOT_STORED: Final = OF_THE_MOMENT | {b"set-cookie"}  # A-31: a cookie belongs to the one who was there.
 
 
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -76,15 +76,12 @@ def is_kept(name: bytes, extra: Collection[bytes] = ()) -> bool:
     return name.startswith(_KEPT_PREFIXES) or name in extra
 
 
-def sendable(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """The fields of an answer that any connection may carry."""
-    return tuple((name, value) for name, value in headers if name.lower() not in _OF_THE_MOMENT)
-
-
 def storable(response: StoredResponse) -> StoredResponse:
-    """The answer as every replay repeats it."""
-    headers = tuple((name, value) for name, value in sendable(response.headers) if name.lower() != _COOKIE)
-    return StoredResponse(response.status, headers, response.body)
+    """The answer as every replay repeats it; most are that already."""
+    headers = [pair for pair in response.headers if pair[0].lower() not in _NOT_STORED]
+    if len(headers) == len(response.headers):
+        return response
+    return StoredResponse(response.status, tuple(headers), response.body)
 
 
 class _Omitted(msgspec.Struct, frozen=True):

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from contextvars import copy_context
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from twophp.core.errors import Refused, StoreError, StoreUnavailable, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.phase import FENCE_LOST, Decision, Settle
-from twophp.core.records import Key
-from twophp.engine.current import RunningIntent, executing
+from twophp.core.policy import Policy
+from twophp.engine.current import RunningIntent, make_current
 from twophp.engine.exchange import (
     StoredRequest,
     StoredResponse,
@@ -28,7 +29,7 @@ from twophp.engine.exchange import (
     encode,
     storable,
 )
-from twophp.engine.intents import Intents, PolicyOf, key_of
+from twophp.engine.intents import Intents, PolicyOf
 from twophp.engine.recent import Recent
 from twophp.ports import MintId, Statement
 
@@ -51,14 +52,70 @@ class Work(msgspec.Struct, frozen=True):
     running: RunningIntent
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct):
     """The end of an intent: the answer to everybody who asks."""
 
     intent: Intent
     response: StoredResponse
+    wording: Any = None  # What an edge makes of it, kept here so that every replay is spared the making.
 
 
-Handler: TypeAlias = Callable[[Work], Awaitable[StoredResponse]]
+class Execution:
+    """One intent being executed. Whoever wants to know how it ends waits here, and may leave at any time."""
+
+    __slots__ = (
+        "_error",
+        "_settled",
+        "_waiting",
+        "intent",
+        "is_over",
+        "is_settling",
+        "raised",
+        "running",
+        "said",
+        "task",
+    )
+
+    def __init__(self, intent: Intent, running: RunningIntent) -> None:
+        self.intent = intent
+        self.running = running
+        self.said: StoredResponse | None = None  # What the handler answered, whatever becomes of it.
+        self.raised: Exception | None = None  # What it raised instead.
+        self.is_over = False  # The handler has returned, which it may do long after it has answered.
+        self.is_settling = False  # Its answer is being settled beside it.
+        self.task: asyncio.Task[None]
+        self._settled: Settled | None = None
+        self._error: BaseException | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def outcome(self) -> Settled:
+        """The outcome, once it is durable; raises what kept it from becoming so."""
+        await self.end()
+        if self._error is not None:
+            raise self._error
+        assert self._settled is not None
+        return self._settled
+
+    def end(self) -> asyncio.Future[None]:
+        """A future of the caller's own: to cancel it ends the waiting and not the work (A-107)."""
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._settled is None and self._error is None:
+            self._waiting.append(end)
+        else:
+            end.set_result(None)
+        return end
+
+    def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
+        """Tell everybody."""
+        self._settled, self._error = settled, error
+        for end in self._waiting:
+            if not end.done():
+                end.set_result(None)
+
+
+Answered: TypeAlias = Callable[[StoredResponse], None]
+Handler: TypeAlias = Callable[[Work, Answered], Awaitable[None]]
+"""Does the work and says what it answers, once; it may then go on for a while. The answer does not wait for that."""
 NameResource: TypeAlias = Callable[[Work, StoredResponse], str]
 
 
@@ -83,27 +140,28 @@ class Executions:
         self._mint = mint
         self._takes_statements = takes_statements
         self._max_result_bytes = max_result_bytes
-        self._running: dict[Key, tuple[Intent, asyncio.Task[Settled]]] = {}
+        self._running: dict[str, Execution] = {}  # By server correlation id, until it is settled.
+        self._tasks: set[asyncio.Task[None]] = set()  # The loop keeps only weak references.
         self._requests: Recent[StoredRequest] = Recent(entries=4_096, size=RECENT_BYTES)
         self._answers: Recent[Settled] = Recent(entries=4_096, size=RECENT_BYTES)
 
-    def begin(self, intent: Intent, handler: Handler) -> tuple[RunningIntent, asyncio.Task[Settled]]:
-        """Start processing; the caller may wait for the task or leave. Always shield it: it must not be cancelled."""
+    def begin(self, intent: Intent, handler: Handler) -> Execution:
+        """Start processing, in a task that nobody else may cancel; the caller may wait for its outcome or leave."""
         provisional = intent.resource_id or self._mint()
         running = RunningIntent(intent, provisional_resource_id=provisional, takes_statements=self._takes_statements)
-        key = key_of(intent)
-        task = asyncio.get_running_loop().create_task(self._execute(intent, running, handler))
-        self._running[key] = (intent, task)
-        task.add_done_callback(lambda done: self._ended(key, done))
-        return running, task
+        execution = Execution(intent, running)
+        execution.task = asyncio.get_running_loop().create_task(self._execute(execution, handler))
+        self._tasks.add(execution.task)
+        self._running[intent.server_correlation_id] = execution
+        return execution
 
     def expect(self, intent: Intent, request: StoredRequest) -> None:
         """A registered request that will most likely be confirmed here: keep it at hand."""
-        self._requests.keep(key_of(intent), request, len(request.body) + OVERHEAD_BYTES)
+        self._requests.keep(intent.server_correlation_id, request, len(request.body) + OVERHEAD_BYTES)
 
-    def recall(self, key: Key) -> Settled | None:
-        """A recent outcome, without asking the store: what is settled does not change."""
-        return self._answers.get(key)
+    def recall(self, server_correlation_id: str) -> Settled | None:
+        """A recent outcome, without asking the store: what is settled does not change. Whose it is, the caller asks."""
+        return self._answers.get(server_correlation_id)
 
     async def outcome(self, intent: Intent, wait_ms: int) -> Settled | None:
         """How an intent ended, waiting for whoever executes it; None if that takes longer than ``wait_ms``."""
@@ -117,20 +175,20 @@ class Executions:
 
     async def renew(self) -> None:
         """Extend the lease of everything that still runs here."""
-        alive = [intent for intent, _task in self._running.values()]
+        alive = [execution.intent for execution in self._running.values()]
         await asyncio.gather(*(self._intents.renew(intent, self._policy_of) for intent in alive))
 
     async def drain(self, timeout_s: float) -> int:
         """Let what runs come to its end; how many did not make it in time. Those are left to recovery (A-34)."""
-        tasks = [task for _intent, task in self._running.values()]
-        if not tasks:
+        ends = [execution.end() for execution in self._running.values()]
+        if not ends:
             return 0
-        _done, left = await asyncio.wait(tasks, timeout=timeout_s)
+        _done, left = await asyncio.wait(ends, timeout=timeout_s)
         return len(left)
 
     async def settled(self, intent: Intent) -> Settled:
         """The stored outcome of an intent that has one."""
-        recalled = self.recall(key_of(intent))
+        recalled = self.recall(intent.server_correlation_id)
         if recalled is not None:
             return recalled
         stored = await self._intents.response(intent)
@@ -139,20 +197,14 @@ class Executions:
         return self._remember(Settled(intent, decode_response(stored)))
 
     def _remember(self, settled: Settled) -> Settled:
-        self._answers.keep(key_of(settled.intent), settled, len(settled.response.body) + OVERHEAD_BYTES)
+        size = len(settled.response.body) + OVERHEAD_BYTES
+        self._answers.keep(settled.intent.server_correlation_id, settled, size)
         return settled
 
-    def _ended(self, key: Key, task: asyncio.Task[Settled]) -> None:
-        held = self._running.get(key)
-        if held is not None and held[1] is task:  # Not if somebody here has taken the intent over.
-            del self._running[key]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("an intent could not be settled and is left to recovery: %s", error)
-
     async def _outcome(self, intent: Intent) -> Settled:
-        here = self._running.get(key_of(intent))
+        here = self._running.get(intent.server_correlation_id)
         if here is not None:
-            settled = await asyncio.shield(here[1])
+            settled = await here.outcome()
             return Settled(settled.intent, storable(settled.response))
         return await self._decided_elsewhere(intent)
 
@@ -167,18 +219,61 @@ class Executions:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
-    async def _execute(self, intent: Intent, running: RunningIntent, handler: Handler) -> Settled:
-        request = self._requests.take(key_of(intent)) or await self._stored_request(intent)
-        work = Work(intent, request or _NO_REQUEST, running)
-        if request is None:
-            return await self._settle(intent, work, self._failed)
-        with executing(running):
-            try:
-                response = await handler(work)
-            except Exception:
-                log.exception("the handler of %s failed", intent.service_endpoint, extra=ids_of(intent))
-                response = self._failed
-        return await self._settle(intent, work, response)
+    async def _execute(self, execution: Execution, handler: Handler) -> None:
+        """The task of one execution: hand over the request, settle what is answered."""
+        make_current(execution.running)
+        intent = execution.intent
+        try:
+            request = self._requests.take(intent.server_correlation_id) or await self._stored_request(intent)
+            work = Work(intent, request or _NO_REQUEST, execution.running)
+            if request is not None:
+                await self._handle(execution, work, handler)
+            if not execution.is_settling:
+                self._end(execution, await self._settle(intent, work, execution.said or self._failed))
+        except BaseException as error:
+            if not execution.is_settling:
+                self._end(execution, None, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._tasks.discard(execution.task)
+
+    async def _handle(self, execution: Execution, work: Work, handler: Handler) -> None:
+        """Run the handler. Most are over as soon as they have answered; one that goes on is settled beside it."""
+        loop, context = asyncio.get_running_loop(), copy_context()
+
+        def answered(response: StoredResponse) -> None:
+            execution.said = response
+            loop.call_soon(self._settle_beside, execution, work, context=context)
+
+        try:
+            await handler(work, answered)
+        except Exception as error:
+            log.exception("the handler of %s failed", work.intent.service_endpoint, extra=ids_of(work.intent))
+            execution.raised = error
+        execution.is_over = True
+
+    def _settle_beside(self, execution: Execution, work: Work) -> None:
+        if not execution.is_over:
+            execution.is_settling = True
+            task = asyncio.get_running_loop().create_task(self._settled_beside(execution, work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _settled_beside(self, execution: Execution, work: Work) -> None:
+        assert execution.said is not None
+        try:
+            self._end(execution, await self._settle(work.intent, work, execution.said))
+        except Exception as error:  # noqa: BLE001 - whoever waits hears of it.
+            self._end(execution, None, error)
+
+    def _end(self, execution: Execution, settled: Settled | None, error: BaseException | None = None) -> None:
+        key = execution.intent.server_correlation_id
+        if self._running.get(key) is execution:  # Not if somebody here has taken the intent over.
+            del self._running[key]
+        if isinstance(error, Exception):
+            log.error("an intent could not be settled and is left to recovery: %s", error)
+        execution.ended(settled, error)
 
     async def _stored_request(self, intent: Intent) -> StoredRequest | None:
         payload = await self._intents.payload(intent)
@@ -208,28 +303,39 @@ class Executions:
         )
         statements = tuple(work.running.statements) if succeeded else ()
         kept = bounded(storable(response), self._max_result_bytes)
-        decision = await self._persistently(intent, settle, encode(kept), statements)
+        policy, sealable = self._policy_of(intent), encode(kept)
+        try:
+            decision = await self._intents.settle(intent, settle, sealable, policy, statements=statements)
+        except StoreUnavailable as error:
+            decision = await self._persistently(error, intent, settle, sealable, policy, statements)
         assert decision.intent is not None
         if decision.code == FENCE_LOST:  # Somebody took over; what they decided is what is true (A-34).
             return await self._decided_elsewhere(decision.intent)
         if decision.code is not None:
             raise TwoPHPError(f"the outcome was refused: {decision.code}", code=decision.code)
-        self._remember(Settled(decision.intent, kept))
-        return Settled(decision.intent, response)
+        remembered = self._remember(Settled(decision.intent, kept))
+        return remembered if kept is response else Settled(decision.intent, response)
 
     async def _persistently(
-        self, intent: Intent, settle: Settle, response: bytes, statements: tuple[Statement, ...]
+        self,
+        error: StoreUnavailable,
+        intent: Intent,
+        settle: Settle,
+        response: bytes,
+        policy: Policy,
+        statements: tuple[Statement, ...],
     ) -> Decision:
         """A-108: the outcome is written if there is any way to; a store that is away for a moment is no reason."""
         pause_s = FIRST_LOOK_S
         for _try in range(SETTLE_TRIES - 1):
+            log.warning("settling will be tried again: %s", error)
+            await asyncio.sleep(pause_s)
+            pause_s *= 4
             try:
-                return await self._intents.settle(intent, settle, response, self._policy_of, statements=statements)
-            except StoreUnavailable as error:
-                log.warning("settling will be tried again: %s", error)
-                await asyncio.sleep(pause_s)
-                pause_s *= 4
-        return await self._intents.settle(intent, settle, response, self._policy_of, statements=statements)
+                return await self._intents.settle(intent, settle, response, policy, statements=statements)
+            except StoreUnavailable as still:
+                error = still
+        raise error
 
 
 _NO_REQUEST: Final = StoredRequest("", "", b"", b"", (), b"")

@@ -19,6 +19,11 @@ PhaseNumber: TypeAlias = Literal[1, 2]
 class Observer(Protocol):
     """Somebody who wants to know."""
 
+    @property
+    def times(self) -> bool:
+        """Whether it wants to know how long things took; if nobody does, nobody looks at a clock."""
+        ...
+
     def decided(self, decision: Decision) -> None:
         """A decision about an intent has become durable: a step, a replay or a refusal."""
         ...
@@ -38,6 +43,8 @@ class Observer(Protocol):
 
 class Silent:
     """Nobody wants to know."""
+
+    times: Final = False
 
     def decided(self, decision: Decision) -> None:
         """See ``Observer``."""
@@ -60,6 +67,7 @@ class Several:
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
+        self.times = any(observer.times for observer in observers)
 
     def decided(self, decision: Decision) -> None:
         """See ``Observer``."""

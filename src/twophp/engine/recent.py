@@ -9,36 +9,34 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-from twophp.core.records import Key
-
 T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """The newest few, up to a number and up to a size."""
+    """The newest few by their server correlation id, up to a number and up to a size."""
 
     def __init__(self, *, entries: int, size: int) -> None:
         self._entries = entries
         self._room = size
-        self._found: OrderedDict[Key, tuple[T, int]] = OrderedDict()
+        self._found: OrderedDict[str, tuple[T, int]] = OrderedDict()
 
-    def keep(self, key: Key, value: T, size: int) -> None:
+    def keep(self, server_correlation_id: str, value: T, size: int) -> None:
         """Remember, and forget the oldest if there is no room. What is too large to fit is not remembered."""
-        self.take(key)
-        self._found[key] = (value, size)
+        self.take(server_correlation_id)
+        self._found[server_correlation_id] = (value, size)
         self._room -= size
         while self._found and (self._room < 0 or len(self._found) > self._entries):
             _oldest, (_value, freed) = self._found.popitem(last=False)
             self._room += freed
 
-    def get(self, key: Key) -> T | None:
+    def get(self, server_correlation_id: str) -> T | None:
         """What is remembered, if it is."""
-        held = self._found.get(key)
+        held = self._found.get(server_correlation_id)
         return None if held is None else held[0]
 
-    def take(self, key: Key) -> T | None:
+    def take(self, server_correlation_id: str) -> T | None:
         """What is remembered, for the last time."""
-        held = self._found.pop(key, None)
+        held = self._found.pop(server_correlation_id, None)
         if held is None:
             return None
         self._room += held[1]
