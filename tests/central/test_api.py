@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import pyarrow.parquet as pq
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from tests.central.rows import OTHER, T0, changed, row
