@@ -24,7 +24,7 @@ from twophp.stores.clock import system_clock
 from twophp.stores.sqlite import SQLiteStore
 
 SEED: Final = 10
-CHAINS: Final = 6
+CHAINS: Final = 4
 CHAIN: Final = {"A": ("B1", "B2", "B3"), "B1": ("C1",), "B2": ("D1",), "B3": ("E1",), "C1": (), "D1": (), "E1": ()}
 LONGEST_S: Final = 0.15
 
