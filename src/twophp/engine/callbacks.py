@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from twophp.engine.connectors import require_committed
 from twophp.engine.egress import TIMEOUT_S, Resolver, Rules, check_url, post, system_resolver
 from twophp.engine.outbox import Deliver, Delivery, Letter
 from twophp.engine.webhooks import Secret, sign
@@ -52,6 +53,7 @@ def signed_post(
     """Through the gate, judged anew at every attempt. Signed if there are secrets (A-66)."""
 
     async def send(webhook_id: str, call: Call, delivery: Delivery) -> None:
+        require_committed(delivery.obligation)
         target = check_url(call.url, rules=rules)
         signature = sign(webhook_id, call.body, secrets=secrets, now=delivery.now) if secrets else ()
         await post(

@@ -39,6 +39,7 @@ from twophp.core.intent import Intent, Phase
 from twophp.core.phase import Decision
 from twophp.core.records import Instant, JournalEvent
 from twophp.engine.callbacks import Call, SignedPost
+from twophp.engine.connectors import require_committed
 from twophp.engine.outbox import Deliver, Delivery, Letter
 
 COMMAND_TIMEOUT_S: Final = 20.0
@@ -150,6 +151,7 @@ def hook_deliverer(hooks: Hooks, send: SignedPost | None = None) -> Deliver:
         hook = hooks.find(delivery.job.name)
         if hook is None:
             raise DeliveryFailed("No hook of that name is registered.", reason="hook_unknown")
+        require_committed(delivery.obligation)
         await hook.run(_EVENT.decode(delivery.payload), delivery, send)
 
     return deliver

@@ -47,7 +47,9 @@ from twophp.core.job import (
     by_job_id,
     decide,
 )
+from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
+from twophp.engine.connectors import CONNECTORS, committed_with
 from twophp.engine.intents import Follow
 from twophp.engine.observe import SILENT, Observer
 from twophp.ports import Change, Part, Put, Records, Store, Vault
@@ -86,6 +88,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
     now: Instant
     sent: Callable[[], None]
+    obligation: Obligation | None = None  # What a connector acts on (OBL-OV-1); of an effect it is its subject.
 
 
 Deliver: TypeAlias = Callable[[Delivery], Awaitable[None]]
@@ -179,6 +182,12 @@ class Outbox:
         assert decision.job is not None
         return Put(record=decision.job, journal=decision.steps, seals={"payload": sealed})
 
+    def puts_for(self, letter: Letter, now: Instant, *, started: bool = False) -> tuple[Put, Put]:
+        """The same for a connector of ours: the job, and the committed obligation that its deliverer must show."""
+        put = self.put_for(letter, now, started=started)
+        assert isinstance(put.record, Job)
+        return put, committed_with(put.record, now)
+
     def owing(self, letter_of: LetterOf) -> Owing:
         """Owe one letter if a decision crosses the point of no return, and start it then."""
         return Owing(self, letter_of)
@@ -187,7 +196,7 @@ class Outbox:
         """Owe whatever letters a decision gives rise to, for ``run`` to deliver."""
 
         def puts(decision: phase.Decision) -> tuple[Put, ...]:
-            return tuple(self.put_for(letter, _now_of(decision)) for letter in letters_of(decision))
+            return tuple(put for letter in letters_of(decision) for put in self.puts_for(letter, _now_of(decision)))
 
         return puts
 
@@ -207,7 +216,14 @@ class Outbox:
         """There may be jobs that nobody has started; saves ``run`` its next look."""
         self._news.set()
 
-    async def start(self, put: Put, *, barrier: Barrier = "started", within_s: float = BARRIER_S) -> bool:
+    async def start(
+        self,
+        put: Put,
+        obligation: Obligation | None = None,
+        *,
+        barrier: Barrier = "started",
+        within_s: float = BARRIER_S,
+    ) -> bool:
         """Begin the first attempt of a job put with ``started=True``, and return as soon as it has begun (A-38).
 
         Nothing is read, written or queued, and no network is waited for. With the barrier ``sent`` the wait is for
@@ -219,14 +235,16 @@ class Outbox:
         if self._closing:
             return False
         milestones = _Milestones()
-        _task = self._begin(job, sealed, milestones)
+        _task = self._begin(job, obligation, sealed, milestones)
         if barrier == "started":
             return await milestones.started
         await asyncio.wait((milestones.sent,), timeout=within_s)
         return milestones.sent.done() and milestones.sent.result()
 
-    def _begin(self, job: Job, sealed: Sealed, milestones: _Milestones) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._attempt(job, sealed, milestones), name=f"twophp {job.job_id}")
+    def _begin(
+        self, job: Job, obligation: Obligation | None, sealed: Sealed, milestones: _Milestones
+    ) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._attempt(job, obligation, sealed, milestones), name=f"twophp {job.job_id}")
         self._attempts.add(task)
         task.add_done_callback(self._ended)
         task.add_done_callback(milestones.is_over)
@@ -237,10 +255,10 @@ class Outbox:
         self._of_run.discard(task)
         self._news.set()  # There is room for another.
 
-    async def _attempt(self, job: Job, sealed: Sealed, milestones: _Milestones) -> None:
+    async def _attempt(self, job: Job, obligation: Obligation | None, sealed: Sealed, milestones: _Milestones) -> None:
         """Deliver once and note what came of it. If nobody can note it, the lease ends and it is made again."""
         milestones.has_started()  # Whoever waits goes on no sooner than at our first real wait.
-        ended = await self._delivered(job, sealed, milestones.has_sent)
+        ended = await self._delivered(job, obligation, sealed, milestones.has_sent)
         try:
             noted = await self._decide(by_job_id(job.job_id), ended, self._jitter(job))
         except StoreError as error:
@@ -249,11 +267,14 @@ class Outbox:
             self._observer.attempted(noted)
             _tell_of_the_dead(noted)
 
-    async def _delivered(self, job: Job, sealed: Sealed, sent: Callable[[], None]) -> Delivered | Failed:
+    async def _delivered(
+        self, job: Job, obligation: Obligation | None, sealed: Sealed, sent: Callable[[], None]
+    ) -> Delivered | Failed:
         try:
             async with asyncio.timeout(self._tries.attempt_ms / 1000):
                 payload = self._vault.open(sealed, context=self._context(job.job_id))
-                delivery = Delivery(job=job, payload=payload, now=self._store.now(), sent=sent)
+                now = self._store.now()
+                delivery = Delivery(job=job, payload=payload, now=now, sent=sent, obligation=obligation)
                 await _deliverer_for(job, self._deliver)(delivery)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is an attempt that failed.
             code = code_of(error)
@@ -297,9 +318,9 @@ class Outbox:
     async def _attend(self, key: Key) -> bool:
         """Of all who come by, one changes the job; it alone goes on."""
         try:
-            decision = await self._decide(key, Attend())
+            decision, obligation = await self._take(key)
             if decision.begins_attempt and decision.job is not None:
-                await self._resume(decision.job)
+                await self._resume(decision.job, obligation)
         except StoreError as error:
             log.warning("job %s cannot be attended to: %s", key.values[0], error.code)
             return False
@@ -307,11 +328,27 @@ class Outbox:
         _tell_of_the_dead(decision)
         return decision.changed
 
-    async def _resume(self, job: Job) -> None:
+    async def _take(self, key: Key) -> tuple[Decision, Obligation | None]:
+        """Do what is due, and have the obligation that a connector must show. Jobs of earlier releases have none."""
+        owed = by_id(key.values[0])
+
+        def change(records: Records) -> Change:
+            decision = decide(records.get(key), Attend(), records.now, self._tries)
+            made, found = _change(decision), records.get(owed)
+            job = decision.job
+            if found is not None or job is None or not decision.begins_attempt or job.work not in CONNECTORS:
+                return msgspec.structs.replace(made, answer=(decision, found))
+            late = committed_with(job, records.now)
+            return msgspec.structs.replace(made, answer=(decision, late.record), puts=(*made.puts, late))
+
+        found: tuple[Decision, Obligation | None] = await self._store.transact((key, owed), change)
+        return found
+
+    async def _resume(self, job: Job, obligation: Obligation | None) -> None:
         sealed = await self._store.unseal(by_job_id(job.job_id), "payload")
         # Without one it was delivered meanwhile, by an attempt that was given up too early.
         if sealed is not None and not self._closing:
-            self._of_run.add(self._begin(job, sealed, _Milestones()))
+            self._of_run.add(self._begin(job, obligation, sealed, _Milestones()))
 
     async def close(self, within_s: float = CLOSE_S) -> None:
         """Begin nothing more, and let what runs end in time. What does not is cut off, and made again later.
@@ -334,24 +371,26 @@ class Owing:
     def __init__(self, outbox: Outbox, letter_of: LetterOf) -> None:
         self._outbox = outbox
         self._letter_of = letter_of
-        self._put: Put | None = None
+        self._puts: tuple[Put, ...] = ()
 
     def __call__(self, decision: phase.Decision) -> tuple[Put, ...]:
         """A store may decide again when a batch has to be redone; what counts is the last time."""
-        self._put = None
+        self._puts = ()
         if decision.intent is None or not _crosses_ponr(decision):
             return ()
         now = _now_of(decision)
-        self._put = self._outbox.put_for(self._letter_of(decision.intent, now), now, started=True)
-        return (self._put,)
+        self._puts = self._outbox.puts_for(self._letter_of(decision.intent, now), now, started=True)
+        return self._puts
 
     async def start(
         self, decision: phase.Decision, *, barrier: Barrier = "started", within_s: float = BARRIER_S
     ) -> bool:
         """See ``Outbox.start``. False as well if the decision, as it became durable, owed nothing."""
-        if self._put is None or not decision.changed:
+        if not self._puts or not decision.changed:
             return False
-        return await self._outbox.start(self._put, barrier=barrier, within_s=within_s)
+        job, owed = self._puts
+        assert isinstance(owed.record, Obligation)
+        return await self._outbox.start(job, owed.record, barrier=barrier, within_s=within_s)
 
 
 def _crosses_ponr(decision: phase.Decision) -> bool:
