@@ -40,7 +40,8 @@ Tiles: TypeAlias = Mapping[TileKey, bytes]
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _astuple: Final = msgspec.structs.astuple
-_BEFORE_LEAF: Final = b"\x00" + LEAF_TAG
+BEFORE_LEAF: Final = b"\x00" + LEAF_TAG
+"""What is hashed before the row."""
 
 
 def leaf_bytes(entry: LedgerEntry) -> bytes:
@@ -50,7 +51,7 @@ def leaf_bytes(entry: LedgerEntry) -> bytes:
 
 def leaf_hash(entry: LedgerEntry) -> bytes:
     """The leaf's hash."""
-    return sha256(_BEFORE_LEAF + _encode(_astuple(entry))).digest()
+    return sha256(BEFORE_LEAF + _encode(_astuple(entry))).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:

@@ -67,7 +67,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     until: Instant | None = None
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True):
+class Ack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one row of a batch. Everything but ``refused`` is durable here in this version or a newer one."""
 
     client_correlation_id: str

@@ -11,6 +11,9 @@ from twophp.central.ports import Role, Row, Service, Token
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Mode, Phase
 
+COLUMNS: Final = 1 + len(LedgerEntry.__struct_fields__)
+"""The number of a row and its fields. What a database keeps behind them is its own business."""
+
 _MODES: Final = {mode.value: mode for mode in Mode}
 _PHASES: Final = {phase.value: phase for phase in Phase}
 
@@ -22,7 +25,7 @@ def row_of(row: Sequence[Any]) -> Row:
     values[13] = _PHASES[row[13]] if row[13] is not None else None
     values[18] = _MODES[row[18]]
     values[19] = bool(row[19])
-    return Row(row[0], LedgerEntry(*values[1:]))
+    return Row(row[0], LedgerEntry(*values[1:COLUMNS]))
 
 
 def sequence_of(row: Row) -> int:

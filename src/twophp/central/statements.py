@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -15,7 +15,7 @@ from twophp.stores.sqlite.sql import named
 OPEN_PHASES: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING, Phase.TTL_EXPIRED})
 """There are few such rows, and an index knows them."""
 
-_FIELDS: Final = ("service_ledger_id", "source", "target", "service_endpoint", "actor")
+_FIELDS: Final = ("service_ledger_id", "target", "service_endpoint")
 
 
 @cache
@@ -24,11 +24,21 @@ def statements(package: str) -> dict[str, str]:
     return named(files(package).joinpath("queries.sql").read_text(encoding="utf-8"))
 
 
-def conditions(wanted: Wanted, phases: Callable[[Iterable[str]], Any]) -> list[tuple[str, tuple[Any, ...]]]:
-    """The names of the conditions that must hold, each with what it is about. ``phases`` makes several one value."""
+def conditions(
+    wanted: Wanted, *, by_id: Callable[[str], tuple[Any, ...]], phases: Callable[[list[str]], Any]
+) -> list[tuple[str, tuple[Any, ...]]]:
+    """The names of the conditions that must hold, each with what it is about.
+
+    ``by_id`` is what a database looks an id up by, ``phases`` makes one value of several.
+    """
     found: list[tuple[str, tuple[Any, ...]]] = [("anything", ())]
     if wanted.correlation_id is not None:
-        found.append(("with_correlation_id", (wanted.correlation_id, wanted.correlation_id)))
+        found.append(("with_correlation_id", by_id(wanted.correlation_id) * 2))
+    if wanted.source is not None and wanted.actor == "client":
+        found.append(("initiated_by", (wanted.source,)))
+    else:
+        found += [("with_source", (wanted.source,))] if wanted.source is not None else []
+        found += [("with_actor", (wanted.actor,))] if wanted.actor is not None else []
     given = ((name, getattr(wanted, name)) for name in _FIELDS)
     found += [(f"with_{name}", (value,)) for name, value in given if value is not None]
     if wanted.phases:

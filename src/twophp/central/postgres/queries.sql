@@ -103,6 +103,9 @@ target = ?
 -- name: with_service_endpoint
 service_endpoint = ?
 
+-- name: initiated_by
+source = ? AND actor = 'client'
+
 -- name: with_actor
 actor = ?
 

@@ -223,8 +223,8 @@ async def _taken(connection: Any, writer: Service, entries: Sequence[LedgerEntry
         taken = take(writer, entries, at, size, {})
         if await _copied(connection, taken):
             return taken
-    rows = map(row_of, await connection.fetch(SQL["known_entries"], writer.service_ledger_id, *_keys(entries)))
-    taken = take(writer, entries, at, size, {key_of(row.entry): row for row in rows})
+    rows = map(tuple, await connection.fetch(SQL["known_entries"], writer.service_ledger_id, *_keys(entries)))
+    taken = take(writer, entries, at, size, {key_of(row): row for row in rows})
     if taken.replaced:
         await connection.execute(SQL["delete_entries"], taken.replaced)
     await _copy(connection, taken)
@@ -254,8 +254,7 @@ async def _copied(connection: Any, taken: Taken) -> bool:
 
 async def _copy(connection: Any, taken: Taken) -> None:
     if taken.rows:
-        records = ((row.sequence, *_astuple(row.entry)) for row in taken.rows.values())
-        await connection.copy_records_to_table("entry", records=records, columns=_COLUMNS)
+        await connection.copy_records_to_table("entry", records=taken.rows.values(), columns=_COLUMNS)
 
 
 def _keys(entries: Sequence[LedgerEntry]) -> tuple[list[str], list[str], list[str]]:
@@ -278,7 +277,7 @@ def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _conditions(wanted: Wanted, place: int | None) -> tuple[str, tuple[Any, ...]]:
-    found = conditions(wanted, list)
+    found = conditions(wanted, by_id=lambda id_: (id_,), phases=list)
     if place is not None:
         found.append(("before", (place,)))
     return " AND ".join(SQL[name] for name, _values in found), tuple(value for _name, some in found for value in some)

@@ -38,11 +38,11 @@ UPDATE head SET size = ?, at = max(at, ?);
 
 -- name: known_entries
 SELECT entry.* FROM json_each(?2) AS wanted CROSS JOIN entry
-ON client_correlation_id = wanted.value ->> 0 AND server_correlation_id = wanted.value ->> 1
-AND actor = wanted.value ->> 2 AND service_ledger_id = ?1;
+ON client_hash = wanted.value ->> 0 AND client_correlation_id = wanted.value ->> 1
+AND server_correlation_id = wanted.value ->> 2 AND actor = wanted.value ->> 3 AND service_ledger_id = ?1;
 
 -- name: insert_entry
-INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
+INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete_entry
 DELETE FROM entry WHERE sequence = ?;
@@ -81,8 +81,8 @@ sequence > 0
 sequence < ?
 
 -- name: with_correlation_id
-sequence IN (SELECT sequence FROM entry WHERE client_correlation_id = ?
-             UNION ALL SELECT sequence FROM entry WHERE server_correlation_id = ?)
+sequence IN (SELECT sequence FROM entry WHERE client_hash = ? AND client_correlation_id = ?
+             UNION ALL SELECT sequence FROM entry WHERE server_hash = ? AND server_correlation_id = ?)
 
 -- name: with_service_ledger_id
 service_ledger_id = ?
@@ -95,6 +95,9 @@ target = ?
 
 -- name: with_service_endpoint
 service_endpoint = ?
+
+-- name: initiated_by
+source = ? AND actor = 'client'
 
 -- name: with_actor
 actor = ?
@@ -112,27 +115,35 @@ phase_1_timestamp >= ?
 phase_1_timestamp < ?
 
 -- name: tree
+-- From a member's client id up to the root, and from there down; each id with its hash, as the rows have them.
 WITH RECURSIVE
-member (id) AS (SELECT ?1 UNION SELECT client_correlation_id FROM entry WHERE server_correlation_id = ?1),
-above (id) AS (
-    SELECT id FROM member
+member (id, hash) AS (
+    SELECT ?1, ?2
     UNION
-    SELECT parent_reference_id FROM above CROSS JOIN entry
-    ON client_correlation_id = above.id AND actor = 'client'
-    LIMIT ?2
+    SELECT client_correlation_id, client_hash FROM entry WHERE server_hash = ?2 AND server_correlation_id = ?1
 ),
-called (id) AS (
-    SELECT id FROM above
+above (id, hash) AS (
+    SELECT id, hash FROM member
     UNION
-    SELECT child.client_correlation_id FROM called CROSS JOIN entry AS child
-    ON child.parent_reference_id = called.id AND child.actor = 'client'
-    LIMIT ?2
+    SELECT parent_reference_id, parent_hash FROM above CROSS JOIN entry
+    ON client_hash = above.hash AND client_correlation_id = above.id AND parent_hash IS NOT NULL
+    LIMIT ?3
+),
+called (id, hash) AS (
+    SELECT id, hash FROM above
+    UNION
+    SELECT child.client_correlation_id, child.client_hash FROM called CROSS JOIN entry AS child
+    ON child.parent_hash = called.hash AND child.parent_reference_id = called.id
+    LIMIT ?3
 )
-SELECT entry.* FROM called CROSS JOIN entry ON client_correlation_id = called.id LIMIT ?2;
+SELECT entry.* FROM called CROSS JOIN entry ON client_hash = called.hash AND client_correlation_id = called.id
+LIMIT ?3;
 
 -- name: of_pairs
-SELECT entry.* FROM (SELECT DISTINCT value ->> 0 AS client_id, value ->> 1 AS server_id FROM json_each(?)) AS wanted
-CROSS JOIN entry ON client_correlation_id = client_id AND server_correlation_id = server_id;
+SELECT entry.* FROM (
+    SELECT DISTINCT value ->> 0 AS hash, value ->> 1 AS client_id, value ->> 2 AS server_id FROM json_each(?)
+) AS wanted CROSS JOIN entry
+ON client_hash = wanted.hash AND client_correlation_id = client_id AND server_correlation_id = server_id;
 
 -- name: after
 SELECT * FROM entry WHERE sequence > ? ORDER BY sequence LIMIT ?;

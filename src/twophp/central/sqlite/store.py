@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Final, Self
+from zlib import crc32
 
 import apsw
 import msgspec
@@ -27,7 +28,7 @@ from twophp.central.ports import (
     Wanted,
 )
 from twophp.central.proofs import checked_consistency, checked_inclusion
-from twophp.central.records import row_of, sequence_of, service_of, shape, token_of, token_values
+from twophp.central.records import COLUMNS, row_of, sequence_of, service_of, shape, token_of, token_values
 from twophp.central.sqlite.database import SQL, Database, Values
 from twophp.central.statements import conditions, place_of
 from twophp.core.entry import LedgerEntry
@@ -76,12 +77,15 @@ class SqliteCentral:
 
     async def tree(self, correlation_id: str, *, limit: int = MOST_IN_A_TREE) -> Sequence[Row]:
         """See ``CentralStore.tree``."""
-        rows = await self._rows(SQL["tree"], (correlation_id, limit))
+        rows = await self._rows(SQL["tree"], (correlation_id, _hash(correlation_id), limit))
         return sorted(rows, key=sequence_of)
 
     async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
         """See ``CentralStore.of_pairs``."""
-        return sorted(await self._rows(SQL["of_pairs"], (_json(pairs),)), key=sequence_of)
+        return sorted(
+            await self._rows(SQL["of_pairs"], (_json([(_hash(client), client, server) for client, server in pairs]),)),
+            key=sequence_of,
+        )
 
     async def after(self, sequence: int, limit: int) -> Sequence[Row]:
         """See ``CentralStore.after``."""
@@ -245,13 +249,14 @@ def _ingest(connection: apsw.Connection, writer: Service, entries: Sequence[Ledg
 
 def _write(connection: apsw.Connection, taken: Taken) -> None:
     connection.executemany(SQL["delete_entry"], [(sequence,) for sequence in taken.replaced])
-    connection.executemany(SQL["insert_entry"], [(row.sequence, *_astuple(row.entry)) for row in taken.rows.values()])
+    connection.executemany(SQL["insert_entry"], map(_with_hashes, taken.rows.values()))
 
 
-def _known(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry]) -> dict[Key, Row]:
-    wanted = _json([key_of(entry) for entry in entries])
-    rows = map(row_of, connection.execute(SQL["known_entries"], (writer.service_ledger_id, wanted)))
-    return {key_of(row.entry): row for row in rows}
+def _known(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry]) -> dict[Key, Values]:
+    keys = [(e.client_correlation_id, e.server_correlation_id, e.actor) for e in entries]
+    wanted = _json([(_hash(key[0]), *key) for key in keys])
+    found = connection.execute(SQL["known_entries"], (writer.service_ledger_id, wanted))
+    return {key_of(row): row[:COLUMNS] for row in found}
 
 
 def _head(connection: apsw.Connection) -> tuple[int, Instant]:
@@ -265,10 +270,19 @@ def _tiles(connection: apsw.Connection, keys: Iterable[merkle.TileKey]) -> dict[
 
 
 def _conditions(wanted: Wanted, place: int | None) -> tuple[str, Values]:
-    found = conditions(wanted, lambda phases: _json(list(phases)))
+    found = conditions(wanted, by_id=lambda id_: (_hash(id_), id_), phases=_json)
     if place is not None:
         found.append(("before", (place,)))
     return " AND ".join(SQL[name] for name, _values in found), tuple(value for _name, some in found for value in some)
+
+
+def _with_hashes(row: Values) -> Values:
+    parent = crc32(row[8].encode()) if row[5] == "client" else None
+    return (*row, crc32(row[1].encode()), crc32(row[2].encode()), parent)
+
+
+def _hash(id_: str) -> int:
+    return crc32(id_.encode())
 
 
 def _json(value: object) -> str:

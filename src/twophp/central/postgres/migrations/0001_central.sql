@@ -39,9 +39,9 @@ CREATE INDEX entry_by_server_id ON entry (server_correlation_id);
 -- A server row's parent is its own client id, which the unique index finds; only client rows need one of their own.
 CREATE INDEX entry_children ON entry (parent_reference_id) WHERE actor = 'client';
 CREATE INDEX entry_open ON entry (sequence) WHERE outcome IS NULL OR outcome = 'TTL_EXPIRED';
-CREATE INDEX entry_by_time ON entry (phase_1_timestamp);
-CREATE INDEX entry_by_source ON entry (source, sequence);
-CREATE INDEX entry_by_endpoint ON entry (service_endpoint, sequence);
+CREATE INDEX entry_initiated ON entry (source, sequence) WHERE actor = 'client';
+-- Rows arrive about in the order of their calls, so a page has rows of one time: a summary of pages is index enough.
+CREATE INDEX entry_by_time ON entry USING brin (phase_1_timestamp) WITH (pages_per_range = 32, autosummarize = on);
 
 -- The Merkle tree: 256 neighbouring hashes of every eighth level, the last of each level as far as it has come.
 CREATE TABLE tile (
