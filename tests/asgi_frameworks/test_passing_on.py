@@ -13,6 +13,15 @@ from tests.asgi_frameworks.serving import options
 from twophp import Policy
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.settings import Options, Settings
+from twophp.core.entry import Writer
+from twophp.core.intent import Mode
+from twophp.core.phase import Confirm, Register
+from twophp.engine.exchange import StoredRequest, encode
+from twophp.engine.intents import Intents
+from twophp.engine.ledger import open_ledger
+from twophp.stores.clock import mint_uuid
+from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.urls import open_vault
 
 HTTP: dict[str, Any] = {
     "type": "http",
@@ -119,6 +128,53 @@ def test_ours_opens_before_the_application_starts_and_closes_after_it_stopped(tm
         "lifespan.shutdown.complete",
         "after shutdown, ledger open: False",
     ]
+
+
+@pytest.mark.req("A-34")
+def test_what_a_crash_left_is_run_again_only_when_the_application_has_started(tmp_path: Path) -> None:
+    """A handler needs what its application opens at start-up, also when it is run again."""
+    policy = Policy.standard(on_crash="rerun", processing_timeout_ms=1_000, lease_ms=1_000)
+    database = f"{tmp_path}/orders.db"
+
+    async def crash() -> None:
+        async with SQLiteStore(database, clock=lambda: 1_000) as store:
+            await open_ledger(store, "orders", mint_uuid)
+            vault = open_vault(f"sqlite:///{database}")
+            intents = Intents(store, vault, Writer(source="orders", service_ledger_id="l"))
+            ids: dict[str, Any] = {
+                "client_correlation_id": "c",
+                "server_correlation_id": "s",
+                "principal": "p",
+                "path": "/orders",
+            }
+            register = Register(
+                **ids, replay_key="r", mode=Mode.STANDARD, service_endpoint="orders/orders", arrived_at=1_000
+            )
+            await intents.register(register, encode(StoredRequest("POST", "/orders", b"/orders", b"", (), b"")), policy)
+            assert (await intents.confirm(Confirm(**ids, arrived_at=1_000, owner="died"), policy)).changed
+
+    asyncio.run(crash())
+    told: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            told.append("run again")
+            ran.set()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await receive()
+        for _turn in range(100):  # It takes a while to start.
+            await asyncio.sleep(0)
+        told.append("started")
+        await send({"type": "lifespan.startup.complete"})
+        await ran.wait()
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    ran = asyncio.Event()
+    lived(app, tmp_path, told, policies={"*": policy})
+    assert told == ["started", "lifespan.startup.complete", "run again", "lifespan.shutdown.complete"]
 
 
 async def raises_at_lifespan(_scope: Any, _receive: Any, _send: Any) -> None:

@@ -63,7 +63,7 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         if self._life.effect == "row":
-            server = await self._middleware.start()
+            server = await self._middleware.open()
             change = Change(answer=None, statements=(Statement(sql=MAKE_TABLE, rows=[()]),))
             await server.store.transact((), lambda _records: change)
         yield

@@ -1,6 +1,8 @@
 """Start-up and shutdown around the application's own.
 
 Ours opens before the application starts and closes after it has stopped, so a handler that is still running can settle.
+What runs handlers by itself, the recovery of a crash, waits until the application has started: it may need what that
+opens.
 An application without lifespan support, or a server that sends no lifespan events, is served as well: then the first
 request starts us, and the end of the process is a crash we are built to survive.
 """
@@ -20,8 +22,15 @@ log: Final = logging.getLogger("twophp.server")
 class Lifespan:
     """Wraps the application's lifespan."""
 
-    def __init__(self, app: App, start: Callable[[], Awaitable[Any]], stop: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        app: App,
+        open_: Callable[[], Awaitable[Any]],
+        start: Callable[[], Awaitable[Any]],
+        stop: Callable[[], Awaitable[None]],
+    ) -> None:
         self._app = app
+        self._open = open_
         self._start = start
         self._stop = stop
 
@@ -29,12 +38,12 @@ class Lifespan:
         """Run both, ours on the outside."""
         startup = await receive()
         try:
-            await self._start()
+            await self._open()
         except Exception as error:
             log.exception("the ledger could not be opened")
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
-        inner = _Inner(self._app, scope, startup, receive, send, self._stop)
+        inner = _Inner(self._app, scope, startup, receive, send, self._start, self._stop)
         await inner.run()
 
 
@@ -48,6 +57,7 @@ class _Inner:
         startup: Message,
         receive: Receive,
         send: Send,
+        start: Callable[[], Awaitable[Any]],
         stop: Callable[[], Awaitable[None]],
     ) -> None:
         self._app = app
@@ -55,6 +65,7 @@ class _Inner:
         self._first: Message | None = startup
         self._receive_next = receive
         self._send_on = send
+        self._start = start
         self._stop = stop
         self._started = False
         self._answered = asyncio.Event()
@@ -80,6 +91,7 @@ class _Inner:
     async def _send(self, message: Message) -> None:
         if message["type"] == "lifespan.startup.complete":
             self._started = True
+            await self._start()
         elif message["type"] == "lifespan.startup.failed" or message["type"].startswith("lifespan.shutdown"):
             self._answered.set()
             await self._stop()
@@ -88,6 +100,7 @@ class _Inner:
     async def _without_the_application(self) -> None:
         """The application knows no lifespan (the specification lets it raise); ours goes on alone."""
         if not self._started:
+            await self._start()
             await self._send_on({"type": "lifespan.startup.complete"})
         await self._receive_next()
         await self._stop()

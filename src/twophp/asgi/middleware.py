@@ -94,7 +94,7 @@ class TwoPhaseMiddleware:
         self._starting = asyncio.Lock()
         self._server: Server | None = None
         self._handshake: Handshake | None = None
-        self._lifespan = Lifespan(app, self.start, self.stop)
+        self._lifespan = Lifespan(app, self.open, self.start, self.stop)
         if self._settings.allow_insecure:
             log.warning("%s accepts two-phase requests without TLS (allow_insecure)", service)
         if self._settings.late_confirm_guard is None:
@@ -136,16 +136,23 @@ class TwoPhaseMiddleware:
         await self.app(scope, receive, send)
 
     async def start(self) -> Server:
-        """Open what the service needs, once. Called by the lifespan, or by the first request where there is none."""
+        """Open and begin to work. Called when the application has started, or by the first request."""
+        server = await self.open()
+        server.start()
+        return server
+
+    async def open(self) -> Server:
+        """Open what the service needs, once. An application's own lifespan may use it already."""
         async with self._starting:
             if self._server is None:
                 store: Store = open_store(self._store_url, clock=self._clock)
                 vault = open_vault(self._store_url, self._keys)
                 writer = await open_ledger(store, self._settings.service, mint_uuid)
-                observer = self._observers.observer
-                server = Server(self.app, self._settings, store, vault, writer, mint_uuid, observer)
+                watched = self._observers
+                server = Server(
+                    self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told
+                )
                 self._observers.watch(store.load)
-                server.start()
                 self._handshake = Handshake(server)
                 self._server = server
         return self._server

@@ -51,6 +51,7 @@ class Server:
         writer: Writer,
         mint: MintId,
         observer: Observer = SILENT,
+        told: Told | None = None,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -58,7 +59,12 @@ class Server:
         self.mint = mint
         self.owner = mint()
         self.observer = observer
-        self.outbox = settings.outgoing.outbox(store, vault, settings.service, observer)
+        rules = settings.obligations
+        self.outbox = settings.outgoing.outbox(store, vault, settings.service, rules, observer)
+        owing = self.outbox if rules.owes else None
+        self.obligations = Obligations(
+            store, vault, settings.service, mint=mint, rules=rules, outbox=owing, told=told
+        )
         letters = settings.outgoing.hooks.letters
         self.intents = Intents(
             store, vault, writer, follow=self.outbox.follow(letters), observer=observer, quota=settings.quota
@@ -71,6 +77,7 @@ class Server:
             mint=mint,
             takes_statements=store.takes_statements,
             max_result_bytes=settings.max_result_bytes,
+            obligations=self.obligations,
         )
         to = settings.shipping()
         self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=mint)
@@ -83,11 +90,14 @@ class Server:
         return _ANY_POLICY if endpoint is None else endpoint.policy
 
     def start(self) -> None:
-        """Begin to sweep, to renew and to deliver."""
+        """Begin to sweep, to renew and to deliver, once: crashed handlers may be run from here on."""
+        if self._loops:
+            return
         heartbeat_s = shortest_lease_ms(self.settings.endpoints) / 3_000
         self._loops = [
             asyncio.create_task(self._every(self.settings.sweep_interval_s, self.sweep)),
             asyncio.create_task(self._every(heartbeat_s, self.executions.renew)),
+            asyncio.create_task(self._every(self.settings.obligations.scan_interval_s, self.scan)),
             asyncio.create_task(self.outbox.run()),
         ]
         if self._shipper is not None:
@@ -119,13 +129,20 @@ class Server:
             if not decisions or not any(decision.changed for decision in decisions):
                 return done
 
+    async def scan(self) -> None:
+        """The leak oracle of what handlers have reserved. A service that reserves nothing is spared its lines."""
+        if await self.store.reserved():
+            await self.obligations.scan()
+
     async def _recover(self, decision: Decision) -> None:
         """A-34: never run again unless the endpoint says so; otherwise ask, and if nobody knows, say so for good."""
         intent = decision.intent
         assert intent is not None
         log.warning("recovering an intent whose lease ran out", extra=ids_of(intent))
-        policy = self.policy_of(intent)
+        policy, trace_id = self.policy_of(intent), intent.server_correlation_id
+        held = await self.obligations.held_by(trace_id)
         if policy.on_crash == "rerun":
+            await self.obligations.release(held, trace_id)  # The next run reserves anew.
             self.executions.begin(intent, self._rerun)
             return
         settle, response = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status), INDETERMINATE
@@ -137,7 +154,21 @@ class Server:
                 response = StoredResponse(200, (), b"")
             elif found == "NOT_DONE":
                 response = HANDLER_FAILED
-        await self.intents.settle(intent, settle, encode(response), policy)
+        try:
+            await self._settle_with(held, intent, settle, response, policy)
+        except ObligationError as error:  # Done, says the business side, but not with all that belongs to it.
+            log.warning("an intent cannot be called committed: %s", error, extra=ids_of(intent))
+            failed = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status)
+            await self._settle_with(held, intent, failed, INDETERMINATE, policy)
+
+    async def _settle_with(
+        self, held: Held, intent: Intent, settle: Settle, response: StoredResponse, policy: Policy
+    ) -> None:
+        trace_id = intent.server_correlation_id
+        also = await self.obligations.together(held, trace_id, succeeded=settle.succeeded) if held else None
+        decision = await self.intents.settle(intent, settle, encode(response), policy, also=also)
+        if also is not None and decision.changed:
+            self.obligations.tell(also.decisions)
 
     async def _rerun(self, work: Work, answered: Answered) -> None:
         await Replay(self.app, bare_scope(work), work.request.body, answered).run()
