@@ -17,6 +17,7 @@ from twophp.client import AsyncTwoPhaseTransport, Reconciliation, TwoPhaseTransp
 from twophp.client.requests import TwoPhaseAdapter
 
 KINDS = ("httpx", "httpx2", "httpx async", "httpx2 async", "requests")
+PATIENCE_S = 60  # A loaded machine is no lost answer.
 LIBRARIES = {"httpx": httpx, "httpx2": httpx2}
 
 
@@ -82,7 +83,7 @@ def caller(kind: str, folder: Path, **changes: Any) -> Iterator[Caller]:
         yield from _awaiting(library, options)
         return
     transport = TwoPhaseTransport(**options)
-    with library.Client(transport=transport) as client:
+    with library.Client(transport=transport, timeout=PATIENCE_S) as client:
         yield Caller(client.request, transport.reconcile)
 
 
@@ -91,7 +92,7 @@ def _awaiting(library: Any, options: dict[str, Any]) -> Iterator[Caller]:
 
         async def begin() -> tuple[Any, AsyncTwoPhaseTransport]:
             transport = AsyncTwoPhaseTransport(**options)
-            client = library.AsyncClient(transport=transport)
+            client = library.AsyncClient(transport=transport, timeout=PATIENCE_S)
             await client.__aenter__()
             return client, transport
 

@@ -46,7 +46,7 @@ def between(folder: Path, orders: Shop, handler: Handler) -> Iterator[str]:
 async def awaiting(request: Request, url: str) -> None:
     """Two calls at the same time, in tasks of their own."""
     transport = AsyncTwoPhaseTransport(**request.app.state.options)
-    async with httpx2.AsyncClient(transport=transport) as http:
+    async with httpx2.AsyncClient(transport=transport, timeout=60) as http:
         await asyncio.gather(http.post(url, json=1), http.post(url, json=2))
 
 
@@ -54,7 +54,7 @@ async def blocking(request: Request, url: str) -> None:
     """In a thread that asyncio made."""
 
     def work() -> None:
-        with httpx.Client(transport=TwoPhaseTransport(**request.app.state.options)) as http:
+        with httpx.Client(transport=TwoPhaseTransport(**request.app.state.options), timeout=60) as http:
             http.post(url, json=1)
             with ThreadPoolExecutor(1) as pool:  # A thread that nobody told anything, so it has to be carried along.
                 pool.submit(carrying(http.post), url, json=2).result()
@@ -109,7 +109,7 @@ def test_detached_work_names_its_parent(orders: Shop, tmp_path: Path) -> None:
 def test_what_is_said_follows_into_tasks_and_threads(tmp_path: Path, orders: Shop) -> None:
     async def tasks() -> list[Any]:
         transport = AsyncTwoPhaseTransport(**settings(tmp_path))
-        async with httpx2.AsyncClient(transport=transport) as http:
+        async with httpx2.AsyncClient(transport=transport, timeout=60) as http:
             with calling(parent="task"):
                 first = asyncio.create_task(http.post(f"{orders.url}/orders"))
             with calling(parent="thread"):

@@ -230,3 +230,32 @@ def test_what_has_ended_is_forgotten_in_time_and_its_row_stays(orders: Shop, tmp
         assert http.reconcile().settled == ()
     assert [row.phase for row in ledger(tmp_path / "checkout.db")] == [Phase.COMMITTED]
     assert pair(tmp_path / "checkout.db", said.info["client_correlation_id"]).actor == "client"
+
+
+@pytest.mark.req("A-42", "A-83", "A-49")
+@pytest.mark.parametrize(
+    ("days", "phase", "code"), [(0, Phase.TTL_EXPIRED, None), (2, Phase.WAITING_CONFIRM, "forgotten")]
+)
+def test_that_nothing_is_there_is_believed_only_while_a_server_must_remember(
+    days: int, phase: Phase, code: str | None, tmp_path: Path
+) -> None:
+    with shop(tmp_path / "first") as first:
+        crashed(tmp_path, f"{first.url}/orders", "before phase_2")
+        with shop(tmp_path / "empty") as empty:
+            net = Elsewhere(empty.url)
+            with caller("httpx2", tmp_path, transport=net, clock=Later(60_000 + days * DAY_MS)) as http:
+                done = http.reconcile()
+    assert [found.code for found in (*done.settled, *done.left)] == [code]
+    assert pair(tmp_path / "checkout.db", "the-call").phase is phase
+
+
+class Elsewhere(httpx2.HTTPTransport):
+    """Leads every request to another instance."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._port = httpx2.URL(url).port
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.url = request.url.copy_with(port=self._port)
+        return super().handle_request(request)

@@ -94,14 +94,14 @@ def test_a_service_is_called_by_the_first_label_of_its_host(url: str, service: s
 
 
 def test_closing_lets_go_of_everything_and_twice_is_once(orders: Shop, tmp_path: Path) -> None:
-    before = threading.active_count()
     transport = TwoPhaseTransport(**settings(tmp_path, reconcile_every_s=60.0))
     client = httpx2.Client(transport=transport)
     client.post(f"{orders.url}/orders")
+    own = {"twophp-checkout", "twophp-reconciler"}
+    assert own <= {thread.name for thread in threading.enumerate()}
     client.close()
     transport.close()
-    assert threading.active_count() <= before + 1, "the shop's own threads come and go"
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("twophp-check")]
+    assert not own & {thread.name for thread in threading.enumerate()}
     with pytest.raises(StoreUnavailable), httpx2.Client(transport=transport) as again:
         again.post(f"{orders.url}/orders")
 

@@ -10,14 +10,14 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol, TypeVar
 
 from twophp.client.exchange import Around, Asked, Effect, Look, NotSent, Outcome, Pause, Read, Record, Reply, Send
 from twophp.client.flow import calling
 from twophp.client.known import Known
 from twophp.client.ledger import Ledger
-from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, patient, reconciling
+from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, asking_once, reconciling
 from twophp.client.settings import Settings
 from twophp.core.errors import ConfigError, PhaseError, StoreUnavailable
 from twophp.stores.clock import pause
@@ -75,6 +75,7 @@ class Machinery:
         self._pause = settings.pause or pause
         self._stopping = threading.Event()
         self._background: threading.Thread | None = None
+        self._make_http: Callable[[], Http] | None = None
         self._lock = threading.Lock()
         self._left_behind: list[object] = []  # By a fork: not ours to close, and closing is what forgetting would do.
         warn_if_insecure(settings)
@@ -99,9 +100,12 @@ class Machinery:
                 if self._pid != os.getpid():
                     self._left_behind += [self._portal, self._ledger, self._background]
                     self._open()
+                    if self._make_http is not None:
+                        self.begin(self._make_http)
 
-    def begin(self, http: Any) -> None:
+    def begin(self, http: Callable[[], Http]) -> None:
         """Reconcile now and from time to time, in a thread of its own. ``http`` makes the way to send."""
+        self._make_http = http
         every_s = self.settings.reconcile_every_s
         if every_s is None:
             return
@@ -129,7 +133,7 @@ class Machinery:
         """Attend to every call that nobody drives."""
         self._after_fork()
         tally = Tally(progress, limit)
-        around = patient(self._around)
+        around = asking_once(self._around)
         while ids := tally.fresh(self._portal.run(self._ledger.due(PAGE))):
             for id_ in ids:
                 if self._stopping.is_set():
@@ -205,7 +209,7 @@ class AsyncMachinery:
         self._background: asyncio.Task[None] | None = None
         warn_if_insecure(settings)
 
-    async def open(self, http: Any) -> tuple[Ledger, Around]:
+    async def open(self, http: Callable[[], AsyncHttp]) -> tuple[Ledger, Around]:
         """Open the ledger and begin to reconcile, once."""
         ledger, around = self._ledger, self._around
         if ledger is None or around is None:
@@ -225,7 +229,7 @@ class AsyncMachinery:
             raise ConfigError("a transport belongs to the event loop that opened it", code="other_loop")
         return ledger, around
 
-    async def _visit(self, http: Any, every_s: float) -> None:
+    async def _visit(self, http: Callable[[], AsyncHttp], every_s: float) -> None:
         while True:
             try:
                 await self.reconcile(http)
@@ -233,16 +237,18 @@ class AsyncMachinery:
                 log.warning("calls could not be reconciled: %s", error)
             await asyncio.sleep(every_s)
 
-    async def call(self, asked: Asked, http: AsyncHttp, make_http: Any) -> Outcome:
+    async def call(self, asked: Asked, http: AsyncHttp, make_http: Callable[[], AsyncHttp]) -> Outcome:
         """Make one call."""
         ledger, around = await self.open(make_http)
         return await self._drive(calling(asked, around), http, ledger)
 
-    async def reconcile(self, http: Any, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
+    async def reconcile(
+        self, http: Callable[[], AsyncHttp], *, limit: int = MOST, progress: Progress | None = None
+    ) -> Reconciliation:
         """Attend to every call that nobody drives."""
         ledger, around = await self.open(http)
         tally = Tally(progress, limit)
-        around = patient(around)
+        around = asking_once(around)
         while ids := tally.fresh(await ledger.due(PAGE)):
             for id_ in ids:
                 tally.add(await self._drive(reconciling(id_, around), http(), ledger))

@@ -25,6 +25,7 @@ from twophp.core.call import OPEN, Call, Stage
 from twophp.core.call_machine import IS_HELD, Attend, Decision, GiveUp, Note, NotThere
 from twophp.core.errors import Advice, PhaseError, StoreError, StoreUnavailable
 from twophp.core.intent import SETTLED, Mode, Phase
+from twophp.core.policy import DAY_MS
 from twophp.core.records import Instant
 from twophp.wire import emit, response
 from twophp.wire.parse import TwoPhaseAnswer
@@ -329,15 +330,20 @@ class Conversation(Notebook):
             return None
         refused = response.is_refusal(reply.headers)
         if reply.status == NOT_FOUND and refused:
-            yield from self._record(NotThere())
-            raise self._failed("unknown_intent", self._advice_on_refusal(), "the server has no such intent", reply)
+            advice = Advice.RESUBMIT if self._confirms == 1 else Advice.CHECK
+            raise (yield from self._not_there(advice, reply))
         if refused and self._confirms == 1:  # The guards stand before the intent, so nothing ran.
             yield from self._give_up("the server refused the confirm", "confirm_refused")
         raise (yield from self._unresolved("confirm_refused" if refused else "bad_answer", reply))
 
-    def _advice_on_refusal(self) -> Advice:
-        """Safe to begin anew only if no other Phase 2 of this call may have been received."""
-        return Advice.RESUBMIT if self._confirms <= 1 else Advice.CHECK
+    def _not_there(self, advice: Advice, reply: Reply) -> Generator[Effect, Any, PhaseError]:
+        """The server says that there is no such intent. It remembers for a day at least whatever ran (A-83)."""
+        call = self._call
+        assert call is not None
+        if self._settings.clock() - call.sent_at >= DAY_MS:
+            return (yield from self._unresolved("forgotten", reply))
+        yield from self._record(NotThere())
+        return self._failed("unknown_intent", advice, "the server has no such intent", reply)
 
     # Finding out.
 
@@ -404,8 +410,7 @@ class Conversation(Notebook):
         if reply.status >= SERVER_ERROR:
             return None
         if reply.status == NOT_FOUND and response.is_refusal(reply.headers):
-            yield from self._record(NotThere())
-            raise self._failed("unknown_intent", Advice.CHECK, "the server has no such intent any more", reply)
+            raise (yield from self._not_there(Advice.CHECK, reply))
         raise (yield from self._unresolved("status_refused", reply))
 
     def _after_failure(self, answer: TwoPhaseAnswer, reply: Reply, body: bytes) -> Heard:

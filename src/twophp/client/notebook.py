@@ -32,6 +32,10 @@ UNRESOLVED: Final[dict[str, tuple[Advice, str]]] = {
     "still_processing": (Advice.WAIT, "the server is still processing it; the reconciler finds out how it ends"),
     "confirm_refused": (Advice.CHECK, "the server refused a repeated confirm"),
     "status_refused": (Advice.CHECK, "the server refused the status read"),
+    "forgotten": (
+        Advice.CHECK,
+        "the server no longer has the intent, and it is too old for that to mean anything",
+    ),
     "bad_answer": (Advice.CHECK, "the answer is not one of the protocol's"),
 }
 

@@ -52,7 +52,7 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     left: tuple[Resolved, ...] = ()
 
 
-def patient(around: Around) -> Around:
+def asking_once(around: Around) -> Around:
     """The same transport, asking once: whoever reconciles comes back anyway."""
     settings = msgspec.structs.replace(around.settings, patience_s=0.0, poll_limit_s=0.001)
     return msgspec.structs.replace(around, settings=settings)
