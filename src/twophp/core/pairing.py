@@ -182,6 +182,9 @@ def _pair(key: PairKey, rows: list[LedgerEntry], read: Container[str]) -> Pair:
 
 def _newest(rows: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     """One row of each writer in its newest version, two only where that version has two contents."""
+    rows = list(rows)
+    if len(rows) <= 1:  # As nearly always.
+        return rows
     found: dict[str, dict[tuple[object, ...], LedgerEntry]] = {}
     for row in rows:
         known = found.setdefault(row.service_ledger_id, {})

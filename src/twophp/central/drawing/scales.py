@@ -45,7 +45,7 @@ class LogScale(msgspec.Struct, frozen=True):
 
 def ticks(high: float, most: int = 4) -> list[float]:
     """Round numbers from nought to at least ``high``, about ``most`` steps."""
-    if high <= 0:
+    if high < SMALLEST:
         return [0, 1]
     step = _nice(high / most)
     step = max(step, 1.0) if high >= 1 else step
@@ -55,14 +55,14 @@ def ticks(high: float, most: int = 4) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Round numbers on a scale of powers of ten, from the last below ``low`` to the first above ``high``."""
     low, high = max(low, SMALLEST), max(high, SMALLEST)
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1  # Logarithms are not exact.
     steps = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
     begin = max(place for place, step in enumerate(steps) if step <= low)
     end = min(place for place, step in enumerate(steps) if step >= high)
     chosen = steps[begin : max(end, begin + 2) + 1]
     if len(chosen) <= MOST_STEPS:
         return chosen
-    return [10.0**power for power in range(first, last + 1)]
+    return steps[begin // 3 * 3 : end + 3 : 3]  # The powers of ten alone.
 
 
 def thinned(count: int, most: int) -> Sequence[int]:

@@ -9,7 +9,7 @@ thing to be hidden.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from typing import Final
@@ -167,7 +167,8 @@ def _breadth_first(roots: Sequence[Branch]) -> Iterator[Branch]:
 def _together(sums: Sequence[Sum]) -> Sum:
     if len(sums) == 1:
         return sums[0]
-    phases: Counter[Phase] = Counter()
+    phases: dict[Phase, int] = {}
     for one in sums:
-        phases.update(one.phases)
+        for phase, many in one.phases.items():
+            phases[phase] = phases.get(phase, 0) + many
     return Sum(sum(one.calls for one in sums), phases, max((one.trouble for one in sums), default=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final, TypeAlias
 
 from markupsafe import Markup, escape
@@ -16,13 +17,13 @@ REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 
 def element(name: str, /, *children: str, **attributes: Attribute) -> Markup:
     """One element. ``class_`` is the attribute class, an underscore is a hyphen, and None or False is left out."""
-    written = Markup("").join(
-        Markup(' {}="{}"').format(_name(key), _value(value))
+    written = "".join(
+        f' {_name(key)}="{_value(value)}"'
         for key, value in attributes.items()
         if value is not None and value is not False
     )
-    inner = Markup("").join(child if isinstance(child, Markup) else printable(child) for child in children)
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inner)  # noqa: S704 - Names are ours.
+    inner = "".join(child if isinstance(child, Markup) else escape(printable(child)) for child in children)
+    return Markup(f"<{name}{written}>{inner}</{name}>")  # noqa: S704 - Names are ours, all else is escaped.
 
 
 def printable(words: str) -> str:
@@ -58,6 +59,7 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
+@cache
 def _name(key: str) -> str:
     return "viewBox" if key == "view_box" else key.rstrip("_").replace("_", "-")
 

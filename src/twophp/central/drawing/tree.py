@@ -220,11 +220,11 @@ def _knob(place: Place, links: Links) -> list[Markup]:
     label = f"+{words.count(one.below.calls)}" if folded else "\N{MINUS SIGN}"
     width = 12 + 6.5 * len(label) if folded else 16
     x = place.x + WIDTH - (0 if folded else 8)
-    spoken_label = f"{'Show' if folded else 'Fold'} the {words.count(one.below.calls)} calls below"
+    spoken_label = f"{'Show' if folded else 'Fold'} what is below: {_calls(one.below.calls)}"
     return [
         element(
             "a",
-            element("title", spoken_label + (f": {told(one.below.phases)}" if folded else "")),
+            element("title", spoken_label + (f", {told(one.below.phases)}" if folded else "")),
             element("rect", x=x, y=place.middle - 8, width=width, height=16, rx=8, class_="knob"),
             text(label, x + width / 2, place.middle + 4, "knob-label", anchor="middle"),
             href=links.fold(one.call.pair),
@@ -236,7 +236,7 @@ def _knob(place: Place, links: Links) -> list[Markup]:
 
 def _rest(place: Place, links: Links) -> Markup:
     one = place.shown
-    label = f"{words.count(one.below.calls)} more calls"
+    label = f"{words.count(one.below.calls)} more call{'' if one.below.calls == 1 else 's'}"
     return element(
         "a",
         element("title", f"{label}: {told(one.below.phases)}"),
@@ -248,6 +248,10 @@ def _rest(place: Place, links: Links) -> Markup:
         class_="rest" + (" alarm" if one.below.trouble > 1 else ""),
         aria_label=f"{label}: {told(one.below.phases)}",
     )
+
+
+def _calls(many: int) -> str:
+    return f"{words.count(many)} call{'' if many == 1 else 's'}"
 
 
 def told(phases: Mapping[Phase, int]) -> str:

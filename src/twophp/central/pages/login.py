@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from twophp.central.access import COOKIE, SESSION_MS, Session
 from twophp.central.api_state import central_of
+from twophp.central.oidc_login import BEGIN
 from twophp.central.pages.frame import (
     THEME_COOKIE,
     THEMES,
@@ -44,7 +45,8 @@ async def form(request: Request) -> Response:
 def _form(request: Request, after: str, told: str = "", status: int = 200) -> Response:
     csrf = mint_uuid()
     said = request.query_params.get("said", "")
-    context = {"after": own_address(after), "csrf": csrf, "told": told, "said": said, "oidc": False}
+    provider = BEGIN if any(getattr(route, "path", "") == BEGIN for route in request.app.routes) else ""
+    context = {"after": own_address(after), "csrf": csrf, "told": told, "said": said, "oidc": provider}
     response = html(request, "login.html", context, status)
     _set(request, response, FORM_COOKIE, csrf, FORM_S, path="/login")
     return response
