@@ -48,6 +48,10 @@ def worked(rows: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in COLUMNS) for row in rows]
 
 
+def unsent(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row | {"sync_timestamp": None} for row in rows]
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The document of one whole run."""
@@ -123,7 +127,29 @@ def test_what_is_never_confirmed_expires_on_both_sides(told: dict[str, Any]) -> 
 def test_a_confirm_that_is_said_again_gets_the_same_answer(told: dict[str, Any]) -> None:
     first = told["scenes"]["good"]["messages"][-1]
     assert told["scenes"]["replayed"]["messages"] == [first] * 3
-    assert told["scenes"]["replayed"]["rows"] == told["scenes"]["good"]["rows"]
+    assert unsent(told["scenes"]["replayed"]["rows"]) == unsent(told["scenes"]["good"]["rows"])
+
+
+@pytest.mark.req("P-10.1-b", "P-10.4-a")
+def test_the_central_ledger_has_the_tree_too(told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was gathered outlives the processes: the database is served once more, as the demo advises."""
+    with served_again(told["central"]["store"]) as url:
+        monkeypatch.setenv("TWOPHP_OPERATOR_TOKEN", told["central"]["token"])
+        found = document(run("ledger", "tree", "client-corr-id3", url, "--rows", "--json"))
+        assert worked(found["rows"]) == WORKED
+        assert all(row["sync_timestamp"] is not None for row in found["rows"])
+        assert document(run("ledger", "pairs", url, "--json"))["verdicts"] == {"PAIRED": 15}
+
+
+@contextmanager
+def served_again(store: str) -> Iterator[str]:
+    serving = [sys.executable, "-m", "twophp.cli", "central", "serve", "--store", store, "--port", "0"]
+    with subprocess.Popen(serving, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
 
 
 # However it ends, nobody is left behind.
@@ -192,7 +218,7 @@ def test_an_early_end_leaves_no_child(number: signal.Signals, code: int, tmp_pat
         children = Children(process)
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == code
-        assert children.count == 7
+        assert children.count == 8  # Seven services and the central ledger.
         assert children.are_gone()
 
 
@@ -211,6 +237,7 @@ def test_it_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
     assert "Exactly once, everywhere" in story
     assert "✗ does not get through" in story
     assert f"twophp ledger stalled {tmp_path}/demo/*.db" in story
+    assert re.search(r"open +http://127\.0\.0\.1:\d+/tree\?id=client-corr-id1\n +log in as +tphp_", story)
 
 
 def test_a_child_that_dies_ends_it_and_is_named(tmp_path: Path) -> None:
@@ -256,11 +283,11 @@ def test_a_row_that_is_not_as_in_the_draft_is_a_finding(tmp_path: Path, monkeypa
 
 
 def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
     result = run("demo", "--once")
     assert result.exit_code == UNUSABLE
     assert result.stderr.startswith("error[not_installed]: the demo needs ")
-    assert 'starlette is not installed: pip install "twophp[demo]"' in result.stderr
+    assert 'fastapi is not installed: pip install "twophp[demo]"' in result.stderr
 
 
 def test_it_begins_with_new_ledgers(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 
 from twophp.cli.demo.chain import CLIENT, ENTRANCE
-from twophp.cli.demo.service import NO_TLS
+from twophp.cli.demo.service import NO_TLS, Shipping
 from twophp.client import TwoPhaseTransport, calling
 from twophp.wire import emit, fields
 
@@ -81,7 +81,7 @@ class Ear(httpx2.BaseTransport):
 class Caller:
     """Makes orders at the entrance of the chain. Safe to use from any thread, but for what it heard."""
 
-    def __init__(self, ledger: str, urls: Mapping[str, str]) -> None:
+    def __init__(self, ledger: str, urls: Mapping[str, str], central: Shipping) -> None:
         self.ear = Ear()
         self._url = f"{urls[ENTRANCE]}/orders"
         self._http = httpx2.Client(
@@ -91,6 +91,9 @@ class Caller:
                 targets={url: name for name, url in urls.items()},
                 transport=self.ear,
                 allow_insecure=True,  # Loopback.
+                central=central.url,
+                central_token=central.token,
+                central_interval_s=central.every_s,
             ),
             timeout=SLOWEST_CALL_S,
         )

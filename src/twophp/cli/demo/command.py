@@ -16,7 +16,7 @@ import click
 from twophp.cli.output import FOUND, examples
 from twophp.core.errors import ConfigError
 
-NEEDS: Final = ("httpx2", "starlette", "uvicorn")
+NEEDS: Final = ("fastapi", "httpx2", "jinja2", "joserfc", "uvicorn")
 _SIGNALLED: Final = 128
 
 

@@ -19,7 +19,7 @@ from typing import IO, Final, Self
 from twophp.core.errors import TwoPHPError
 from twophp.stores.clock import steady_clock
 
-START_S: Final = 30.0
+START_S: Final = 60.0
 STOP_S: Final = 8.0
 _LAST_BYTES: Final = 2_000
 
@@ -119,13 +119,14 @@ class Fleet:
             child.check()
 
     def stop(self) -> None:
-        """End them all; returns when none is left."""
+        """End them all; returns when none is left. The first is needed by the others until they have ended."""
         children, self.children = self.children, []
-        for child in children:
-            child.let_go()
-        by = steady_clock() + round(STOP_S * 1_000)
-        for child in children:
-            child.gone(by)
+        for group in (children[1:], children[:1]):
+            for child in group:
+                child.let_go()
+            by = steady_clock() + round(STOP_S * 1_000)
+            for child in group:
+                child.gone(by)
 
     def __enter__(self) -> Self:
         return self

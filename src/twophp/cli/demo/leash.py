@@ -19,19 +19,23 @@ READY: Final = b"ready\n"
 DRAIN_S: Final = 3
 
 
-def say_ready() -> None:
-    """Connections were taken from the first moment on; from now on they are answered."""
-    os.write(sys.stdout.fileno(), READY)
-
-
-def serve(app: Any, listener: int) -> None:
+async def serve(app: Any, listener: int) -> None:
     """Serve the socket with this number until the leash is let go."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config: dict[str, Any] = {"lifespan": "on", "access_log": False, "log_config": None}
-    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=DRAIN_S, **config))
+    server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=DRAIN_S, **config))
     threading.Thread(target=_hold, args=(server,), daemon=True).start()
     with socket.socket(fileno=listener) as taken:
-        server.run(sockets=[taken])
+        await server.serve(sockets=[taken])
+    if not server.started:
+        sys.exit(1)
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            os.write(sys.stdout.fileno(), READY)
 
 
 def _hold(server: uvicorn.Server) -> None:

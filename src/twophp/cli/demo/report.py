@@ -42,13 +42,14 @@ class Report:
                 "folder": str(stage.folder),
                 "ledgers": {name: str(path) for name, path in stage.ledgers.items()},
                 "services": _services(stage),
+                "central": {"url": stage.center.url, "token": stage.center.token, "store": stage.center.store},
                 "scenes": {scene.name: _scene(scene, stage) for scene in ending.scenes},
                 "checks": ending.checks,
                 "runs": ending.runs,
             }
         )
 
-    def going_on(self) -> None:
+    def going_on(self, ending: Ending) -> None:
         """What follows speaks for itself."""
 
     def changed(self, entry: LedgerEntry, ledger: str) -> None:
@@ -58,7 +59,7 @@ class Report:
 
 def _services(stage: Stage) -> dict[str, Any]:
     return {
-        child.name: {"pid": child.pid, "url": stage.urls[child.name], "log": str(child.log)}
+        child.name: {"pid": child.pid, "url": stage.urls.get(child.name), "log": str(child.log)}
         for child in stage.fleet.children
     }
 

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from twophp import Policy, anonymous, current_intent
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.cli.demo.chain import calls_of, id_within
-from twophp.cli.demo.leash import say_ready, serve
+from twophp.cli.demo.leash import serve
 from twophp.client import AsyncTwoPhaseTransport, calling
 
 SLOWEST_CALL_S: Final = 20.0
@@ -32,6 +32,15 @@ NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Without any authority's certificate, which nobody needs on loopback: reading them all would slow the first call."""
 POLICY: Final = Policy.standard(allow_shorter_ttl=True, delta_ms=60_000)
 """A call may ask for less time, so that nobody waits thirty seconds to see one expire; the grace is a minute."""
+
+
+class Shipping(msgspec.Struct, frozen=True, kw_only=True):
+    """How a participant's rows reach the central ledger: sent by itself from time to time, or pulled when asked for."""
+
+    url: str
+    token: str
+    management_token: str
+    every_s: float = 0.5
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +51,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     ledger: str
     runs: str  # The file that gets a line for every run of a handler.
     urls: dict[str, str]  # Where every service is.
+    central: Shipping
 
 
 class Service:
@@ -60,6 +70,11 @@ class Service:
             identify=anonymous,
             policies={"POST /orders": POLICY},
             allow_insecure=True,  # Loopback.
+            central=spec.central.url,
+            central_token=spec.central.token,
+            central_interval_s=spec.central.every_s,
+            management_token=spec.central.management_token,
+            pull_url=f"{spec.urls[spec.name]}/_2php/ledger",
         )
 
     @asynccontextmanager
@@ -72,7 +87,6 @@ class Service:
             allow_insecure=True,
         )
         async with httpx2.AsyncClient(transport=transport, timeout=SLOWEST_CALL_S) as self._http:
-            say_ready()
             yield
 
     async def order(self, request: Request) -> JSONResponse:
@@ -105,4 +119,4 @@ def _refusal(why: str) -> JSONResponse:
 
 if __name__ == "__main__":
     told = msgspec.json.decode(sys.argv[1], type=Spec)
-    serve(Service(told).app, told.listener)
+    asyncio.run(serve(Service(told).app, told.listener))

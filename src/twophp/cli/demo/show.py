@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from twophp.cli.demo.live import go_on
-from twophp.cli.demo.scenes import SCENES, Check, Scene, journals
+from twophp.cli.demo.scenes import SCENES, Check, Scene, gathered, journals
 from twophp.cli.demo.stage import Stage, stage
 from twophp.core.entry import LedgerEntry
 
@@ -56,7 +56,7 @@ class Telling(Protocol):
         """When all was played."""
         ...
 
-    def going_on(self) -> None:
+    def going_on(self, ending: Ending) -> None:
         """Before the live part."""
         ...
 
@@ -79,10 +79,12 @@ def show(folder: Path, telling: Telling, *, once: bool) -> bool:
                 made.fleet.check()  # A process that is gone explains more than a scene that failed.
                 telling.told(scene)
                 scenes.append(scene)
-            ending = Ending(stage=made, scenes=tuple(scenes), checks=(journals(world),), runs=world.runs())
+            ending = Ending(
+                stage=made, scenes=tuple(scenes), checks=(journals(world), gathered(world)), runs=world.runs()
+            )
             telling.end(ending)
             if not once:
-                telling.going_on()
+                telling.going_on(ending)
                 go_on(world, made.fleet, telling.changed)
     return ending.holds
 

@@ -22,6 +22,7 @@ from twophp.cli.demo.chain import PICTURE, id_within
 from twophp.cli.demo.looks import WIDE, live_line, outline, runs_table, short, spoken, worked
 from twophp.cli.demo.scenes import FAILING, GOOD, SHORT_TTL_MS, Check, Scene
 from twophp.cli.demo.show import Ending
+from twophp.cli.demo.stage import Stage
 from twophp.cli.rows import call_tree_text, phase_text, safe
 from twophp.core.calltree import CallTree, call_tree
 from twophp.core.entry import LedgerEntry
@@ -82,13 +83,13 @@ class Story:
         self._console.print()
         self._title("Two-Phase HTTP in one minute")
         self._say("A change asked for over HTTP is first registered by both sides, and only then run: once.")
-        self._say("Eight processes on loopback, each with a ledger of its own in a SQLite file:")
+        self._say("Eight processes on loopback, each with a ledger of its own; a central one gathers what they wrote:")
         self._console.print()
         self._show(Text(PICTURE, "cyan"), 4)
 
     def starting(self) -> AbstractContextManager[object]:
         """A sign of life while the services start."""
-        return self._console.status("starting seven services")
+        return self._console.status("starting seven services and the central ledger")
 
     def playing(self, name: str) -> AbstractContextManager[object]:
         """A scene's heading, and a sign of life while it is played."""
@@ -165,27 +166,38 @@ class Story:
         good, bad = ("Exactly once, everywhere, and both sides can prove it.", "Something is not as it was promised.")
         self._console.print()
         self._say(good if ending.holds else bad, "bold green" if ending.holds else "bold red")
-        self._look_on(ending.stage.folder)
+        self._look_on(ending.stage)
 
-    def going_on(self) -> None:
+    def going_on(self, ending: Ending) -> None:
         """Before the live part."""
+        center = ending.stage.center
         self._console.print()
         self._title("Live")
-        self._say("A call every second, and every row that changes in any of the ledgers. Ctrl-C ends it.")
+        self._say("A call every second. The central ledger has pages: trees, what is stalled, latencies, proofs.")
+        self._console.print()
+        self._say(f"  open       {center.url}/tree?id={GOOD}", "bold cyan", in_one_line=True)
+        self._say(f"  log in as  {center.token}", "bold cyan", in_one_line=True)
+        self._console.print()
+        self._say("Below, every row that changes in any of the eight ledgers. Ctrl-C ends it.")
         self._console.print()
 
     def changed(self, entry: LedgerEntry, _ledger: str) -> None:
         """A row on a line."""
         self._console.print(live_line(entry), soft_wrap=True)
 
-    def _look_on(self, folder: Path) -> None:
+    def _look_on(self, stage: Stage) -> None:
+        folder, command = stage.folder, _command_name()
         self._console.print()
         self._title("Look for yourself")
         self._say(f"Ledgers and logs stay in {folder}", in_one_line=True)
         for what, arguments in LOOKS:
             self._console.print()
             self._say(f"# {what}", "dim")
-            self._say(f"{_command_name()} ledger {arguments} {folder}/*.db", "cyan", in_one_line=True)
+            self._say(f"{command} ledger {arguments} {folder}/*.db", "cyan", in_one_line=True)
+        self._console.print()
+        self._say("# the central ledger's pages; log in with the token", "dim")
+        self._say(f"{command} central serve --store {stage.center.store}", "cyan", in_one_line=True)
+        self._say(stage.center.token, "cyan", in_one_line=True)
 
     # One thing at a time.
 
