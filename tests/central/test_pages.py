@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import pytest
 
 from tools import looking, traffic
@@ -371,8 +372,6 @@ def test_a_rewritten_row_is_not_verified(served: looking.Served, operator: httpx
     genuine = served.store.of_pairs
 
     async def rewritten(pairs: Any) -> Any:
-        import msgspec  # noqa: PLC0415
-
         rows = await genuine(pairs)
         changed = msgspec.structs.replace(rows[0].entry, ttl_ms=1)
         return [msgspec.structs.replace(rows[0], entry=changed), *rows[1:]]
