@@ -13,9 +13,9 @@ import apsw
 from rich.console import Console
 from rich.table import Table
 
-from bench import handshakes, obligations, server, sweep
+from bench import client, handshakes, obligations, server, sweep
 
-SECTIONS = ("store", "sweep", "obligations", "server")
+SECTIONS = ("store", "sweep", "obligations", "server", "client")
 LATEST = Path(__file__).with_name("latest.json")
 CALLERS = {1: 400, 16: 4_000, 64: 12_000, 256: 12_000}
 
@@ -44,6 +44,9 @@ def main() -> None:
         if "server" in sections:
             console.print(f"server: {server.CONNECTIONS} connections and one, {rounds} rounds", style="dim")
             found["server"] = server.measure(folder, rounds, seconds=1 if options.quick else 3)
+        if "client" in sections:
+            console.print(f"client: {client.CALLERS} callers, sync and async, {rounds} rounds", style="dim")
+            found["client"] = client.measure(folder, rounds, scale)
     _show(console, found)
     if not options.quick and not options.only:
         LATEST.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -92,6 +95,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
         _show_obligations(console, found["obligations"])
     if "server" in found:
         _show_server(console, found["server"])
+    if "client" in found:
+        _show_client(console, found["client"])
 
 
 def _show_obligations(console: Console, found: dict[str, Any]) -> None:
@@ -119,6 +124,16 @@ def _show_server(console: Console, frameworks: dict[str, Any]) -> None:
         ratios = [f"{many[f'{mode}_ratio']:.2f}" for mode in ("handshake", "auto", "replay", "untouched")]
         alone = f"{one['handshake_ms']:.1f} ms = {one['ratio']:.2f} x (2 trips + 3 fsyncs)"
         table.add_row(name, f"{many['bare_per_second']:,.0f}", *ratios, alone)
+    console.print(table)
+
+
+def _show_client(console: Console, rows: list[dict[str, Any]]) -> None:
+    table = Table(title="through the client's transport, as a share of two plain POSTs and one fsync")
+    for column in ("", "callers", "plain per s", "ours per s", "ratio"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        figures = f"{row['plain_per_second']:,.0f}", f"{row['calls_per_second']:,.0f}", f"{row['ratio']:.2f}"
+        table.add_row(row["colour"], str(row["callers"]), *figures)
     console.print(table)
 
 

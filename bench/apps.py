@@ -14,6 +14,10 @@ from starlette.routing import Route
 
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
+from twophp.asgi.messages import App, Receive, Scope, Send
+from twophp.core.intent import Phase
+from twophp.stores.clock import mint_uuid, system_clock
+from twophp.wire.emit import final_answer, phase_one_answer
 
 
 class Order(BaseModel):
@@ -66,3 +70,20 @@ def starlette_twophp() -> Any:
 def fastapi_twophp() -> Any:
     """FastAPI behind the middleware."""
     return _wrapped(fastapi_app())
+
+
+def speaking() -> App:
+    """Both phases on the wire and nothing behind them: what a client's own work is measured against."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        if scope["path"].endswith("/confirm"):
+            headers = final_answer(phase=Phase.COMMITTED, resource_id="42")
+        else:
+            deadline_at = system_clock() + 30_000
+            headers = phase_one_answer(server_correlation_id=mint_uuid(), ttl_ms=30_000, deadline_at=deadline_at)
+        await send({"type": "http.response.start", "status": 200, "headers": [*headers, (b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    return app
