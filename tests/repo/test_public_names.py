@@ -71,7 +71,7 @@ PUBLIC = {
         "evaluate_surface",
         "select_surface",
     ],
-    "twophp.asgi": ["Hooks", "Outgoing", "TwoPhaseMiddleware", "on_phase"],
+    "twophp.asgi": ["Hooks", "Outgoing", "TwoPhaseMiddleware", "obligation_rules", "on_phase"],
 }
 
 

@@ -3,5 +3,6 @@
 from twophp.asgi.middleware import TwoPhaseMiddleware
 from twophp.asgi.outgoing import Outgoing
 from twophp.engine.hooks import Hooks, on_phase
+from twophp.engine.obligation_rules import rules_for as obligation_rules
 
-__all__ = ["Hooks", "Outgoing", "TwoPhaseMiddleware", "on_phase"]
+__all__ = ["Hooks", "Outgoing", "TwoPhaseMiddleware", "obligation_rules", "on_phase"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.engine.endpoints import Endpoints
+from twophp.engine.obligations import Told
 from twophp.engine.observe import Observer, observed_by
 from twophp.ports import Load
 
@@ -25,6 +26,7 @@ class Observers:
 
     def __init__(self, service: str, endpoints: Endpoints, *, metrics: WantsMetrics) -> None:
         self._metrics = None if metrics is False else _metrics(service, endpoints, metrics)
+        self.told = None if metrics is False else _counting(service, metrics)
         self.observer: Observer = observed_by(*_traces(), *([self._metrics] if self._metrics else []))
 
     def watch(self, load: Callable[[], Load] | None) -> None:
@@ -44,6 +46,12 @@ def _metrics(service: str, endpoints: Endpoints, wanted: WantsMetrics) -> Metric
         return "" if endpoint is None else endpoint.name
 
     return metrics_for(wanted, service, endpoint_of)
+
+
+def _counting(service: str, wanted: WantsMetrics) -> Told:
+    from twophp.engine.obligation_metrics import counting  # noqa: PLC0415 - an extra, and there by now.
+
+    return counting(wanted, service)
 
 
 def _traces() -> list[Observer]:

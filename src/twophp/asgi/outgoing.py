@@ -11,8 +11,10 @@ from twophp.core.errors import EgressRefused, WireError
 from twophp.core.intent import Intent
 from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
+from twophp.engine.effects import act_deliverer
 from twophp.engine.egress import Resolver, Rules, check_url, default_tls, system_resolver
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
+from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
 from twophp.engine.webhooks import Secret, read_secret
@@ -41,12 +43,19 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         except EgressRefused as error:
             raise WireError("the callback may not be called", code="bad_callback") from error
 
-    def outbox(self, store: Store, vault: Vault, service: str, observer: Observer = SILENT) -> Outbox:
+    def outbox(
+        self, store: Store, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
+    ) -> Outbox:
         """The outbox of one service, with everything that can be owed."""
         tls = self.ssl_context or default_tls()
         send = signed_post(self.rules, self.secrets(), tls, self.resolver)
         callbacks = callback_deliverer(self.rules, self.secrets(), tls, self.resolver)
-        deliver = {"callback": callbacks, "hook": hook_deliverer(self.hooks, send)}
+        deliver = {
+            "callback": callbacks,
+            "hook": hook_deliverer(self.hooks, send),
+            "effect": act_deliverer(obligations.effects),
+            "release": act_deliverer(obligations.releases),
+        }
         return Outbox(store, vault, service, deliver=deliver, observer=observer)
 
 

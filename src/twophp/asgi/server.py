@@ -14,11 +14,14 @@ from twophp.asgi.settings import Settings, shortest_lease_ms
 from twophp.core.entry import Writer
 from twophp.core.errors import StoreError
 from twophp.core.intent import Intent
+from twophp.core.obligation import ObligationError
 from twophp.core.phase import Decision, Settle
 from twophp.core.policy import Policy
 from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Answered, Executions, Work, ids_of
 from twophp.engine.intents import Intents
+from twophp.engine.obligation_changes import Held
+from twophp.engine.obligations import Obligations, Told
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.ship import Shipper
 from twophp.ports import MintId, Store, Vault
@@ -62,9 +65,7 @@ class Server:
         rules = settings.obligations
         self.outbox = settings.outgoing.outbox(store, vault, settings.service, rules, observer)
         owing = self.outbox if rules.owes else None
-        self.obligations = Obligations(
-            store, vault, settings.service, mint=mint, rules=rules, outbox=owing, told=told
-        )
+        self.obligations = Obligations(store, vault, settings.service, mint=mint, rules=rules, outbox=owing, told=told)
         letters = settings.outgoing.hooks.letters
         self.intents = Intents(
             store, vault, writer, follow=self.outbox.follow(letters), observer=observer, quota=settings.quota

@@ -13,6 +13,7 @@ from twophp.core.intent import Intent
 from twophp.core.quota import Quota
 from twophp.engine.endpoints import Endpoints
 from twophp.engine.identify import Identify
+from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.requests import Head, Proxies
 from twophp.engine.ship import Shipping, shipping
 from twophp.wire.paths import CONFIRM_SUFFIX
@@ -41,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     late_confirm_guard: LateConfirmGuard | None = None
     reconcile: Reconcile | None = None
     outgoing: Outgoing = Outgoing()
+    obligations: ObligationRules = ObligationRules()
     success_status: Literal["200", "passthrough"] = "200"
     expose_replay_policy: bool = False
     expose_server_id: bool = False
@@ -108,6 +110,7 @@ class Options(TypedDict, total=False):
     drain_timeout_s: float
     quota: Quota | None
     outgoing: Outgoing
+    obligations: ObligationRules
     central: str | None
     central_token: str | None
     central_interval_s: float | None

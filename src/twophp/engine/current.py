@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from twophp.core.errors import ConfigError
+from twophp.core.errors import ConfigError, Refused
 from twophp.core.intent import Intent
 from twophp.ports import Statement
+
+if TYPE_CHECKING:
+    from twophp.engine.bound import BoundObligations
+
+Bind: TypeAlias = "Callable[[Intent], BoundObligations]"
+
+_binding: Final = threading.Lock()
 
 
 class Transaction:
@@ -60,7 +68,9 @@ class _Scope:
 class RunningIntent:
     """What a handler may know and say about the intent it executes."""
 
-    def __init__(self, intent: Intent, *, provisional_resource_id: str, takes_statements: bool) -> None:
+    def __init__(
+        self, intent: Intent, *, provisional_resource_id: str, takes_statements: bool, bind: Bind | None = None
+    ) -> None:
         self.client_correlation_id = intent.client_correlation_id
         self.server_correlation_id = intent.server_correlation_id
         self.service_endpoint = intent.service_endpoint
@@ -70,6 +80,25 @@ class RunningIntent:
         self.transaction_reference: str | None = None
         self.statements: list[Statement] = []
         self._takes_statements = takes_statements
+        self._intent = intent
+        self._bind = bind
+        self._bound: BoundObligations | None = None  # Made when the handler first asks for it.
+
+    @property
+    def obligations(self) -> BoundObligations:
+        """Effects to reserve, which are committed with the intent or rolled back with it."""
+        with _binding:  # Two threads of one handler must not each have their own.
+            if self._bound is None:
+                if self._bind is None:
+                    raise Refused("there is nothing to bind an obligation to", code="intent_not_running")
+                self._bound = self._bind(self._intent)
+            return self._bound
+
+    def close(self) -> BoundObligations | None:
+        """The handler has answered: from here on nothing new is bound. What was is to be settled with the intent."""
+        with _binding:
+            self._bind = None
+            return self._bound
 
     def transaction(self) -> _Scope:
         """Settle business rows together with the intent. Needs a store that runs SQL."""

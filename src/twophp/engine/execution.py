@@ -17,8 +17,10 @@ import msgspec
 
 from twophp.core.errors import Refused, StoreError, StoreUnavailable, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
+from twophp.core.obligation import ObligationError
 from twophp.core.phase import FENCE_LOST, Decision, Settle
 from twophp.core.policy import Policy
+from twophp.engine.bound import BoundObligations
 from twophp.engine.current import RunningIntent, make_current
 from twophp.engine.exchange import (
     StoredRequest,
@@ -30,6 +32,8 @@ from twophp.engine.exchange import (
     storable,
 )
 from twophp.engine.intents import Intents, PolicyOf
+from twophp.engine.obligation_changes import Held, SettlingAll
+from twophp.engine.obligations import Obligations
 from twophp.engine.recent import Recent
 from twophp.ports import MintId, Statement
 
@@ -132,6 +136,7 @@ class Executions:
         mint: MintId,
         takes_statements: bool,
         max_result_bytes: int,
+        obligations: Obligations | None = None,
     ) -> None:
         self._intents = intents
         self._policy_of = policy_of
@@ -140,6 +145,8 @@ class Executions:
         self._mint = mint
         self._takes_statements = takes_statements
         self._max_result_bytes = max_result_bytes
+        self._obligations = obligations
+        self._bind = None if obligations is None else self._bound
         self._running: dict[str, Execution] = {}  # By server correlation id, until it is settled.
         self._tasks: set[asyncio.Task[None]] = set()  # The loop keeps only weak references.
         self._requests: Recent[StoredRequest] = Recent(entries=4_096, size=RECENT_BYTES)
@@ -148,12 +155,20 @@ class Executions:
     def begin(self, intent: Intent, handler: Handler) -> Execution:
         """Start processing, in a task that nobody else may cancel; the caller may wait for its outcome or leave."""
         provisional = intent.resource_id or self._mint()
-        running = RunningIntent(intent, provisional_resource_id=provisional, takes_statements=self._takes_statements)
+        running = RunningIntent(
+            intent, provisional_resource_id=provisional, takes_statements=self._takes_statements, bind=self._bind
+        )
         execution = Execution(intent, running)
-        execution.task = asyncio.get_running_loop().create_task(self._execute(execution, handler))
+        self._loop = asyncio.get_running_loop()
+        execution.task = self._loop.create_task(self._execute(execution, handler))
         self._tasks.add(execution.task)
         self._running[intent.server_correlation_id] = execution
         return execution
+
+    def _bound(self, intent: Intent) -> BoundObligations:
+        assert self._obligations is not None
+        timeout_ms = self._policy_of(intent).processing_timeout_ms  # A-81
+        return BoundObligations(self._obligations, intent, timeout_ms, self._loop)
 
     def expect(self, intent: Intent, request: StoredRequest) -> None:
         """A registered request that will most likely be confirmed here: keep it at hand."""
@@ -280,8 +295,10 @@ class Executions:
         return None if payload is None else decode_request(payload)
 
     async def _settle(self, intent: Intent, work: Work, response: StoredResponse) -> Settled:
+        bound = work.running.close()
+        held = () if bound is None else await bound.close()
         try:
-            return await self._write(intent, work, response)
+            return await self._write(intent, work, response, held)
         except StoreUnavailable:
             raise
         except StoreError as error:
@@ -290,9 +307,12 @@ class Executions:
             # The business rows were refused, and with them the commit: nothing happened, and that is the outcome.
             log.warning("the business statements of %s were refused: %s", intent.service_endpoint, error)
             work.running.statements.clear()
-            return await self._write(intent, work, self._failed)
+            return await self._write(intent, work, self._failed, held)
+        except ObligationError as error:  # It came too late for one of them, or somebody has rolled it back: as above.
+            log.warning("an obligation of %s cannot be committed: %s", intent.service_endpoint, error)
+            return await self._write(intent, work, self._failed, held)
 
-    async def _write(self, intent: Intent, work: Work, response: StoredResponse) -> Settled:
+    async def _write(self, intent: Intent, work: Work, response: StoredResponse, held: Held) -> Settled:
         succeeded = response.status < FAILURE_STATUS
         settle = Settle(
             fence=intent.fence,
@@ -304,10 +324,13 @@ class Executions:
         statements = tuple(work.running.statements) if succeeded else ()
         kept = bounded(storable(response), self._max_result_bytes)
         policy, sealable = self._policy_of(intent), encode(kept)
+        also = await self._together(held, intent, succeeded=succeeded) if held else None
         try:
-            decision = await self._intents.settle(intent, settle, sealable, policy, statements=statements)
+            decision = await self._intents.settle(intent, settle, sealable, policy, statements=statements, also=also)
         except StoreUnavailable as error:
-            decision = await self._persistently(error, intent, settle, sealable, policy, statements)
+            decision = await self._persistently(error, intent, settle, sealable, policy, statements, also)
+        if also is not None and self._obligations is not None and decision.changed:
+            self._obligations.tell(also.decisions)
         assert decision.intent is not None
         if decision.code == FENCE_LOST:  # Somebody took over; what they decided is what is true (A-34).
             return await self._decided_elsewhere(decision.intent)
@@ -315,6 +338,10 @@ class Executions:
             raise TwoPHPError(f"the outcome was refused: {decision.code}", code=decision.code)
         remembered = self._remember(Settled(decision.intent, kept))
         return remembered if kept is response else Settled(decision.intent, response)
+
+    async def _together(self, held: Held, intent: Intent, *, succeeded: bool) -> SettlingAll:
+        assert self._obligations is not None
+        return await self._obligations.together(held, intent.server_correlation_id, succeeded=succeeded)
 
     async def _persistently(
         self,
@@ -324,6 +351,7 @@ class Executions:
         response: bytes,
         policy: Policy,
         statements: tuple[Statement, ...],
+        also: SettlingAll | None,
     ) -> Decision:
         """A-108: the outcome is written if there is any way to; a store that is away for a moment is no reason."""
         pause_s = FIRST_LOOK_S
@@ -332,7 +360,7 @@ class Executions:
             await asyncio.sleep(pause_s)
             pause_s *= 4
             try:
-                return await self._intents.settle(intent, settle, response, policy, statements=statements)
+                return await self._intents.settle(intent, settle, response, policy, statements=statements, also=also)
             except StoreUnavailable as still:
                 error = still
         raise error

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec.structs import replace
 
 from twophp.core.entry import Writer, server_entry
 from twophp.core.errors import CommitUnknown, StorePoisoned
 from twophp.core.identity import seal_context
-from twophp.core.intent import INTENT, Intent, Phase, by_logical_key, by_pair
+from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair
 from twophp.core.machine import Goto, Refuse, Replay
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
 from twophp.core.policy import Policy
@@ -29,6 +31,20 @@ log: Final = logging.getLogger("twophp.engine")
 PolicyOf: TypeAlias = Callable[[Intent], Policy]
 Follow: TypeAlias = Callable[[Decision], tuple[Put, ...]]
 """What else becomes durable with a decision, such as a job of the outbox. Pure, as the decision is."""
+
+
+class Also(Protocol):
+    """What else is decided in the change that settles an intent; raising keeps all of it from happening."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What it looks at."""
+        ...
+
+    def __call__(self, records: Records) -> Change:
+        """What it makes durable. Its answer is nobody's."""
+        ...
+
 
 Deciding: TypeAlias = Coroutine[Any, Any, Decision]
 Seals: TypeAlias = Mapping[Part, Sealed | None]
@@ -84,11 +100,16 @@ class Intents:
         policy: Policy | PolicyOf,
         *,
         statements: tuple[Statement, ...] = (),
+        also: Also | None = None,
     ) -> Deciding:
-        """The outcome and the answer that every replay will get, guarded by the fence; ``statements`` go with it."""
+        """The outcome and the answer that every replay will get, guarded by the fence.
+
+        ``statements`` go with it, and so does what ``also`` decides, such as the obligations that the handler reserved.
+        """
         sealed = self._vault.seal(response, context=self._context(intent.server_correlation_id, "response"))
         key = key_of(intent)
-        return self._decide(key, command, policy, {"response": sealed}, statements=statements, keys=names(key, intent))
+        keys = names(key, intent) if also is None else (*names(key, intent), *also.keys)
+        return self._decide(key, command, policy, {"response": sealed}, None, statements, keys, also)
 
     def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Deciding:
         """The heartbeat of whoever executes the intent."""
@@ -129,6 +150,7 @@ class Intents:
         follow: Follow | None = None,
         statements: tuple[Statement, ...] = (),
         keys: tuple[Key, ...] = (),
+        also: Also | None = None,
     ) -> Decision:
         def change(records: Records) -> Change:
             before: Intent | None = records.get(key)
@@ -138,26 +160,29 @@ class Intents:
             if not decision.changed or after is None:
                 return Change(answer=decision)
             wanted = self._change(before, after, decision, seals, follow, statements)
+            if also is not None and after.phase in SETTLED:
+                wanted = _joined(wanted, also(records))
             return wanted if after.counted_bytes is None else self._meter.metered(wanted, before, after, records)
 
         try:
             decision: Decision = await self._store.transact(keys or (key,), change)
         except NotNamed as missing:  # An intent's principal never changes, so this is the last time.
-            return await self._decide(key, command, policy, seals, follow, statements, (key, missing.key))
+            keys = (*(keys or (key,)), missing.key)
+            return await self._decide(key, command, policy, seals, follow, statements, keys, also)
         except (CommitUnknown, StorePoisoned):
             if not self._resolves:
                 raise
-            decision = await self._resolved(key, command, change)
+            decision = await self._resolved(keys or (key,), command, change)
         self._observer.decided(decision)
         return decision
 
-    async def _resolved(self, key: Key, command: Command, change: Decide) -> Decision:
+    async def _resolved(self, keys: tuple[Key, ...], command: Command, change: Decide) -> Decision:
         """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
         await self._store.reopen()
         try:
-            decision = await self._store.transact((key,), change)
+            decision = await self._store.transact(keys, change)
         except NotNamed as missing:
-            decision = await self._store.transact((key, missing.key), change)
+            decision = await self._store.transact((*keys, missing.key), change)
         return _as_made_by(command, decision)
 
     def _change(
@@ -191,6 +216,10 @@ class Intents:
 
     def _context(self, server_correlation_id: str, part: Part) -> bytes:
         return seal_context(self._writer.source, server_correlation_id, part)
+
+
+def _joined(settling: Change, also: Change) -> Change:
+    return replace(settling, puts=(*settling.puts, *also.puts), drops=(*settling.drops, *also.drops))
 
 
 def _as_made_by(command: Command, decision: Decision) -> Decision:

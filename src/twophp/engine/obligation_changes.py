@@ -14,7 +14,18 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from twophp.core.budget import by_flow, spent_after
-from twophp.core.obligation import Commit, Decision, Obligation, Reserve, Rollback, Scan, State, decide
+from twophp.core.obligation import (
+    Commit,
+    Decision,
+    Obligation,
+    Reserve,
+    Rollback,
+    Scan,
+    State,
+    admitted,
+    by_id,
+    decide,
+)
 from twophp.core.records import Instant, JournalEvent, Key, Sealed
 from twophp.engine.effects import letter_for
 from twophp.engine.obligation_rules import Rules
@@ -27,6 +38,9 @@ Seals: TypeAlias = Mapping[Part, Sealed | None]
 NO_SEALS: Final[Seals] = {}
 _DESTROYED: Final[Seals] = {"payload": None}
 _NO_PAYLOADS: Final[Mapping[str, bytes]] = {}
+
+Held: TypeAlias = tuple[tuple[str, str], ...]
+"""Ids of obligations, each with its flow."""
 
 Then: TypeAlias = Callable[[Records, Change], Change]
 """What else becomes durable with a change, such as a fencing token. Pure, as the decision is."""
@@ -126,6 +140,33 @@ class Leaking(Wanted):
         """See ``Wanted``."""
         decisions = [decide(records.get(key), self._command, records.now) for key in self._visited]
         return self._follows.of_all(self, records, [one for one in decisions if one.changed])
+
+
+class SettlingAll(Wanted):
+    """Commits or rolls back all of these, together with whatever else the same change holds.
+
+    A commit that one of them refuses is raised, so that nothing of the change happens. Its answer is a list of
+    decisions, kept in ``decisions`` too for whoever tells of them once they are durable.
+    """
+
+    __slots__ = ("_command", "_ids", "decisions")
+
+    def __init__(self, follows: Consequences, held: Held, command: Commit | Rollback) -> None:
+        self._follows, self.payloads, self.then = follows, _NO_PAYLOADS, None
+        self.reads = tuple(obligation_id for obligation_id, _flow in held)
+        self._ids = tuple(by_id(obligation_id) for obligation_id in self.reads)
+        self.keys = (*self._ids, *dict.fromkeys(by_flow(flow) for _id, flow in held))
+        self._command = command
+        self.decisions: Sequence[Decision] = ()
+
+    def __call__(self, records: Records) -> Change:
+        """See ``Wanted``."""
+        decisions = [decide(records.get(key), self._command, records.now) for key in self._ids]
+        if type(self._command) is Commit:
+            for key, decision in zip(self._ids, decisions, strict=True):
+                admitted(decision, f"obligation {key.values[0]}")
+        self.decisions = [one for one in decisions if one.changed]
+        return self._follows.of_all(self, records, self.decisions)
 
 
 class Consequences:

@@ -38,17 +38,20 @@ from twophp.engine.effects import decode_payload, encode_payload
 from twophp.engine.obligation_changes import (
     NO_SEALS,
     Consequences,
+    Held,
     Leaking,
     NeedsKey,
     NeedsPayload,
     Reserving,
     Seals,
     Settling,
+    SettlingAll,
     Wanted,
 )
 from twophp.engine.obligation_rules import Rules
 from twophp.engine.outbox import Outbox
-from twophp.ports import Change, MintId, Statement, Store, Vault
+from twophp.ports import MOST_ROWS, Change, MintId, Statement, Store, Vault
+from twophp.ports import Obligations as Question
 
 SCAN_PAGE: Final = 256
 """How many obligations one transaction of a scan looks at."""
@@ -176,13 +179,39 @@ class Obligations:
         """The change that commits or rolls back."""
         return Settling(self._follows, (by_id(obligation_id), *self._follows.budget_keys), command, apply)
 
-    async def make(self, wanted: Wanted) -> Decision:
-        """Make a change, whatever it turns out to need, and tell what became of it."""
-        decision: Decision = await self._made(wanted)
+    # What an intent holds.
+
+    async def held_by(self, intent: str) -> Held:
+        """What the handler of this intent has Reserved: for whoever recovers it after a crash (A-34)."""
+        found = await self._store.obligations(Question(state=State.RESERVED.value, intent=intent, limit=MOST_ROWS))
+        return tuple((one.obligation_id, one.flow) for one in found)
+
+    async def together(self, held: Held, trace_id: str, *, succeeded: bool) -> SettlingAll:
+        """The change that settles all of these, to be made within that of their intent."""
+        command = Commit(trace_id=trace_id) if succeeded else Rollback(trace_id=trace_id)
+        wanted = SettlingAll(self._follows, held, command)
+        if self._outbox is not None:
+            await self._read_payloads(wanted)
+        return wanted
+
+    async def release(self, held: Held, trace_id: str) -> None:
+        """Roll all of these back by themselves."""
+        wanted = await self.together(held, trace_id, succeeded=False)
+        await self._made(wanted)
+        self.tell(wanted.decisions)
+
+    def tell(self, decisions: Sequence[Decision]) -> None:
+        """These have become durable."""
         if self._outbox is not None:
             self._outbox.wake()
         if self._told is not None:
-            self._told(decision)
+            for decision in decisions:
+                self._told(decision)
+
+    async def make(self, wanted: Wanted) -> Decision:
+        """Make a change, whatever it turns out to need, and tell what became of it."""
+        decision: Decision = await self._made(wanted)
+        self.tell((decision,))
         return decision
 
     @property
@@ -235,11 +264,7 @@ class Obligations:
             return []
         wanted = Leaking(self._follows, tuple(keys), self._follows.budget_keys, Scan(trace_id=trace_id))
         decisions: Sequence[Decision] = await self._made(wanted)
-        if self._outbox is not None:
-            self._outbox.wake()
-        if self._told is not None:
-            for decision in decisions:
-                self._told(decision)
+        self.tell(decisions)
         return [one.obligation for one in decisions if one.obligation is not None]
 
     # Payloads.
