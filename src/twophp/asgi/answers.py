@@ -22,6 +22,7 @@ OK: Final = 200
 ACCEPTED: Final = 202
 INTERNAL_ERROR: Final = 500
 RETRY_AFTER_S: Final = 1
+_RESOURCE_ID: Final = fields.RESOURCE_ID.key
 STATUS_PATH: Final = "/_2php/intents/"
 _MESSAGES: Final = frozenset((fields.MESSAGE.key, kind.title.encode()) for kind in PROBLEMS.values())
 
@@ -149,8 +150,10 @@ def _candidates(work: Work, response: StoredResponse) -> Iterator[str | None]:
     if work.running.resource_id is not None:
         yield work.running.resource_id
     named, location = _named(response)
-    yield named
-    yield _last_segment(location)
+    if named is not None:
+        yield named
+    if location is not None:
+        yield _last_segment(location)
     yield _json_id(response)
     if work.request.method != "POST":
         yield _last_segment(work.request.raw_path.decode("latin-1"))
@@ -161,16 +164,14 @@ def _named(response: StoredResponse) -> tuple[str | None, str | None]:
     named = location = None
     for name, value in response.headers:
         key = name.lower()
-        if key == b"location" and location is None:
-            location = value.decode("latin-1").strip()
-        elif key == fields.RESOURCE_ID.key and named is None:
-            named = value.decode("latin-1").strip()
+        if key == b"location":
+            location = location or value.decode("latin-1").strip()
+        elif key == _RESOURCE_ID:
+            named = named or value.decode("latin-1").strip()
     return named, location
 
 
-def _last_segment(path: str | None) -> str | None:
-    if not path:
-        return None
+def _last_segment(path: str) -> str | None:
     return path.partition("?")[0].rstrip("/").rpartition("/")[2] or None
 
 

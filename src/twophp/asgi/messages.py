@@ -73,9 +73,9 @@ def head_of(scope: Scope, now: Instant) -> Head:
 
 async def read_body(head: Head, receive: Receive, limit: int) -> bytes:
     """The whole body, or WireError as soon as it is known to be too large (A-16)."""
-    declared = head.headers.get("content-length", "")
-    if declared.isdecimal() and (len(declared) > LONGEST_LENGTH or int(declared) > limit):
-        raise WireError("the body is too large", code="body_too_large")
+    for name, value in head.scope["headers"]:  # Only to refuse early, so the spelling that ASGI prescribes will do.
+        if name == b"content-length" and value.isdigit() and (len(value) > LONGEST_LENGTH or int(value) > limit):
+            raise WireError("the body is too large", code="body_too_large")
     chunks: list[bytes] = []
     size = 0
     while True:

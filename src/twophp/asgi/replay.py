@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Final
 
 from twophp.asgi.messages import App, Message, Scope, raw_path
-from twophp.engine.exchange import RawHeaders, StoredRequest, StoredResponse, is_kept
+from twophp.engine.exchange import KEPT_PREFIXES, RawHeaders, StoredRequest, StoredResponse
 from twophp.engine.execution import Answered, Work
 from twophp.wire import fields
 from twophp.wire.fields import without_fields
@@ -34,7 +34,7 @@ def stored_request(scope: Scope, body: bytes, extra: Collection[bytes]) -> Store
     headers = []
     for pair in scope["headers"]:
         name = pair[0].lower()
-        if is_kept(name, extra) and name not in _NOT_OF_THE_REQUEST:
+        if name not in _NOT_OF_THE_REQUEST and (name.startswith(KEPT_PREFIXES) or name in extra):
             headers.append(tuple(pair))
     query: bytes = scope.get("query_string", b"")
     path = raw_path(scope).encode("latin-1")
@@ -46,7 +46,7 @@ def replayed_scope(live: Scope, work: Work, extra: Collection[bytes]) -> Scope:
     request, headers = work.request, []
     for pair in live["headers"]:
         name = pair[0].lower()
-        if name not in _NOT_OF_THE_REQUEST and not is_kept(name, extra):
+        if not (name in _NOT_OF_THE_REQUEST or name.startswith(KEPT_PREFIXES) or name in extra):
             headers.append(pair)
     headers += request.headers
     headers.append((b"content-length", b"%d" % len(request.body)))

@@ -6,7 +6,6 @@ come from the live request that confirms it; a store of credentials is nothing a
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from hashlib import sha256
 from typing import Final, TypeAlias
 
@@ -14,7 +13,7 @@ import msgspec
 
 RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
-_KEPT_PREFIXES: Final = (b"content-", b"accept", b"if-")
+KEPT_PREFIXES: Final = (b"content-", b"accept", b"if-")
 # Hop-by-hop fields belong to a connection and Date to a moment; both are made anew for every answer.
 OF_THE_MOMENT: Final = frozenset(
     {
@@ -69,11 +68,6 @@ def decode_request(data: bytes) -> StoredRequest:
 def decode_response(data: bytes) -> StoredResponse:
     """What was sealed when the intent was settled."""
     return _decode_response(data)
-
-
-def is_kept(name: bytes, extra: Collection[bytes] = ()) -> bool:
-    """Whether a request's field is part of what was meant, and stored with it."""
-    return name.startswith(_KEPT_PREFIXES) or name in extra
 
 
 def storable(response: StoredResponse) -> StoredResponse:
