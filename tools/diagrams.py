@@ -81,7 +81,7 @@ def machines() -> str:
         diagram(edges(call_machine.TABLE), absent=Stage.ABSENT),
         table(call_machine.TABLE),
         OBLIGATION,
-        diagram(_edges_of_one_obligation(), absent=obligation.State.ABSENT),
+        diagram(edges_of_one_obligation(), absent=obligation.State.ABSENT),
         table(obligation.TABLE),
         markdown(("Event", "Meaning"), ((f"`{code}`", text) for code, text in obligation.EVENTS.items())),
         markdown(("Error", "Meaning"), ((f"`{code}`", text) for code, text in obligation.ERRORS.items())),
@@ -128,7 +128,7 @@ def _steps(state: StrEnum, signal: StrEnum, cell: Cell) -> Iterator[tuple[tuple[
         state = after
 
 
-def _edges_of_one_obligation() -> Edges:
+def edges_of_one_obligation() -> Edges:
     """Without the cells in which a reserve meets a settled holder: there, another obligation begins."""
     state, signal = obligation.State, obligation.Signal
     settled = {state.COMMITTED, state.ROLLED_BACK}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools import diagrams, registrar_page
+from tools import diagrams, obligations_page, registrar_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,6 +17,7 @@ Page = Callable[[], str]
 
 PAGES: Mapping[str, Page] = {
     "docs/machines.md": diagrams.machines,
+    "docs/obligations.md": obligations_page.obligations_page,
     "docs/registrar.md": registrar_page.registrar_page,
 }
 
