@@ -15,6 +15,8 @@ from twophp.stores.sqlite.sql import named
 OPEN_PHASES: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING, Phase.TTL_EXPIRED})
 """There are few such rows, and an index knows them."""
 
+MOST_INTEGER: Final = 2**62
+
 _FIELDS: Final = ("service_ledger_id", "target", "service_endpoint")
 
 
@@ -31,6 +33,8 @@ def conditions(
 
     ``by_id`` is what a database looks an id up by, ``phases`` makes one value of several.
     """
+    if not is_text(wanted.correlation_id, wanted.source, *(getattr(wanted, name) for name in _FIELDS)):
+        return [("nothing", ())]
     found: list[tuple[str, tuple[Any, ...]]] = [("anything", ())]
     if wanted.correlation_id is not None:
         found.append(("with_correlation_id", by_id(wanted.correlation_id) * 2))
@@ -46,10 +50,31 @@ def conditions(
         if wanted.phases <= OPEN_PHASES:
             found.append(("open_only", ()))
     if wanted.since is not None:
-        found.append(("since", (wanted.since,)))
+        found.append(("since", (within(wanted.since),)))
     if wanted.until is not None:
-        found.append(("until", (wanted.until,)))
+        found.append(("until", (within(wanted.until),)))
     return found
+
+
+def is_text(*texts: str | None) -> bool:
+    """Whether every database could hold these; what none could hold is nowhere found."""
+    return all(text is None or ("\0" not in text and text.encode(errors="replace").decode() == text) for text in texts)
+
+
+def cleaned(text: str) -> str:
+    """As much of a text as every database can hold."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+
+
+def refuse_unfit(*texts: str | None) -> None:
+    """Raise Refused if a database could not hold one of these."""
+    if not is_text(*texts):
+        raise Refused("a text is Unicode, without a character 0", code="bad_text")
+
+
+def within(number: int) -> int:
+    """The nearest number that every database knows."""
+    return max(-MOST_INTEGER, min(number, MOST_INTEGER))
 
 
 def numbered(statement: str) -> str:

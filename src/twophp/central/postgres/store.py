@@ -27,7 +27,7 @@ from twophp.central.ports import (
 from twophp.central.postgres.database import SQL, Database, is_taken
 from twophp.central.proofs import checked_consistency, checked_inclusion
 from twophp.central.records import row_of, sequence_of, service_of, shape, token_of, token_values
-from twophp.central.statements import conditions, numbered, place_of
+from twophp.central.statements import cleaned, conditions, is_text, numbered, place_of, refuse_unfit, within
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Instant
 from twophp.ports import MintId
@@ -87,16 +87,19 @@ class PostgresCentral:
 
     async def tree(self, correlation_id: str, *, limit: int = MOST_IN_A_TREE) -> Sequence[Row]:
         """See ``CentralStore.tree``."""
+        if not is_text(correlation_id):
+            return []
         return sorted(await self._all(SQL["tree"], (correlation_id, limit), row_of), key=sequence_of)
 
     async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
         """See ``CentralStore.of_pairs``."""
+        pairs = [pair for pair in pairs if is_text(*pair)]
         ids = ([client for client, _server in pairs], [server for _client, server in pairs])
         return sorted(await self._all(SQL["of_pairs"], ids, row_of), key=sequence_of)
 
     async def after(self, sequence: int, limit: int) -> Sequence[Row]:
         """See ``CentralStore.after``."""
-        return await self._all(SQL["after"], (sequence, limit), row_of)
+        return await self._all(SQL["after"], (within(sequence), limit), row_of)
 
     async def export(self, wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
         """See ``CentralStore.export``."""
@@ -109,11 +112,11 @@ class PostgresCentral:
 
     async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
         """See ``CentralStore.sla``."""
-        return await self._all(SQL["sla"], (since, until), shape(Sla))
+        return await self._all(SQL["sla"], (within(since), within(until)), shape(Sla))
 
     async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
         """See ``CentralStore.activity``."""
-        return await self._all(SQL["activity"], (since, until, step_ms), shape(Activity))
+        return await self._all(SQL["activity"], (within(since), within(until), step_ms), shape(Activity))
 
     # Services, tokens, logs. ------------------------------------------------------------------------------------------
 
@@ -121,6 +124,7 @@ class PostgresCentral:
         self, name: str, claimed_id: str | None, token_id: str, at: Instant, *, pull_url: str | None = None
     ) -> Service:
         """See ``CentralStore.register``."""
+        refuse_unfit(name, claimed_id, pull_url)
         async with self._database.writing() as connection:
             await connection.execute(SQL["lock_services"])
             known = await connection.fetchrow(SQL["service_of_credential"], token_id)
@@ -166,7 +170,13 @@ class PostgresCentral:
     async def log_access(self, lines: Sequence[Access]) -> None:
         """See ``CentralStore.log_access``."""
         async with self._database.writing() as connection:
-            await connection.executemany(SQL["log_access"], [_astuple(line) for line in lines])
+            await connection.executemany(
+                SQL["log_access"],
+                [
+                    (line.at, cleaned(line.who), line.role, line.method, cleaned(line.path), line.status)
+                    for line in lines
+                ],
+            )
 
     async def accesses(self, *, limit: int = 100) -> Sequence[Access]:
         """See ``CentralStore.accesses``."""

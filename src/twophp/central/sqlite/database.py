@@ -10,12 +10,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 import apsw
 
 from twophp.central.statements import statements
-from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
+from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable
 from twophp.stores.sqlite.connection import Schema, is_fsync_failure, migrate, open_connection, translate
 from twophp.stores.sqlite.sql import migrations
 
@@ -184,11 +185,11 @@ def _in_memory() -> apsw.Connection:
 def _undone_on_failure(connection: apsw.Connection) -> Iterator[None]:
     try:
         yield
-    except (apsw.Error, TwoPHPError, ValueError, TypeError):
+    except BaseException:
         if connection.in_transaction:
             connection.execute(SQL["rollback"])
         raise
 
 
 def _some(cursor: Any, size: int) -> list[Values]:
-    return [row for row, _number in zip(cursor, range(size), strict=False)]
+    return list(islice(cursor, size))

@@ -77,6 +77,9 @@ SELECT * FROM entry WHERE {conditions} ORDER BY sequence;
 -- name: anything
 sequence > 0
 
+-- name: nothing
+sequence < 0
+
 -- name: before
 sequence < ?
 

@@ -30,7 +30,7 @@ from twophp.central.ports import (
 from twophp.central.proofs import checked_consistency, checked_inclusion
 from twophp.central.records import COLUMNS, row_of, sequence_of, service_of, shape, token_of, token_values
 from twophp.central.sqlite.database import SQL, Database, Values
-from twophp.central.statements import conditions, place_of
+from twophp.central.statements import cleaned, conditions, is_text, place_of, refuse_unfit, within
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Instant
 from twophp.ports import MintId
@@ -77,11 +77,14 @@ class SqliteCentral:
 
     async def tree(self, correlation_id: str, *, limit: int = MOST_IN_A_TREE) -> Sequence[Row]:
         """See ``CentralStore.tree``."""
+        if not is_text(correlation_id):
+            return []
         rows = await self._rows(SQL["tree"], (correlation_id, _hash(correlation_id), limit))
         return sorted(rows, key=sequence_of)
 
     async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
         """See ``CentralStore.of_pairs``."""
+        pairs = [pair for pair in pairs if is_text(*pair)]
         return sorted(
             await self._rows(SQL["of_pairs"], (_json([(_hash(client), client, server) for client, server in pairs]),)),
             key=sequence_of,
@@ -89,7 +92,7 @@ class SqliteCentral:
 
     async def after(self, sequence: int, limit: int) -> Sequence[Row]:
         """See ``CentralStore.after``."""
-        return await self._rows(SQL["after"], (sequence, limit))
+        return await self._rows(SQL["after"], (within(sequence), limit))
 
     async def export(self, wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
         """See ``CentralStore.export``."""
@@ -100,11 +103,11 @@ class SqliteCentral:
 
     async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
         """See ``CentralStore.sla``."""
-        return await self._all("sla", (since, until), shape(Sla))
+        return await self._all("sla", (within(since), within(until)), shape(Sla))
 
     async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
         """See ``CentralStore.activity``."""
-        return await self._all("activity", (since, until, step_ms), shape(Activity))
+        return await self._all("activity", (within(since), within(until), step_ms), shape(Activity))
 
     # Services, tokens, logs. ------------------------------------------------------------------------------------------
 
@@ -112,6 +115,7 @@ class SqliteCentral:
         self, name: str, claimed_id: str | None, token_id: str, at: Instant, *, pull_url: str | None = None
     ) -> Service:
         """See ``CentralStore.register``."""
+        refuse_unfit(name, claimed_id, pull_url)
 
         def change(connection: apsw.Connection) -> Service:
             known = connection.execute(SQL["service_of_credential"], (token_id,)).fetchone()
@@ -166,7 +170,7 @@ class SqliteCentral:
 
     async def log_access(self, lines: Sequence[Access]) -> None:
         """See ``CentralStore.log_access``."""
-        rows = [_astuple(line) for line in lines]
+        rows = [(line.at, cleaned(line.who), line.role, line.method, cleaned(line.path), line.status) for line in lines]
         await self._database.write(lambda connection: connection.executemany(SQL["log_access"], rows).fetchall())
 
     async def accesses(self, *, limit: int = 100) -> Sequence[Access]:
