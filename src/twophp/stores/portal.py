@@ -71,6 +71,8 @@ class Portal:
             coroutine.close()
             message = "a portal cannot wait for itself: await the asynchronous twin instead"
             raise RuntimeError(message)
+        if not asyncio.iscoroutine(coroutine):  # The loop would trip over it, and its caller wait for ever.
+            raise TypeError(f"a portal runs coroutines, not {type(coroutine).__name__}")
         errand = _Errand(coroutine)
         with self._lock:  # So that nothing is handed to a loop that has just stopped.
             if self._closed:
