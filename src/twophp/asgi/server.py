@@ -148,7 +148,8 @@ class Server:
             return
         settle, response = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status), INDETERMINATE
         if self.settings.reconcile is not None:
-            found, resource_id = await self.settings.reconcile(intent)
+            with self.executions.kept_alive(intent):
+                found, resource_id = await self.settings.reconcile(intent)
             if found == "COMMITTED":
                 name = resource_id or intent.server_correlation_id
                 settle = Settle(fence=intent.fence, succeeded=True, status=200, resource_id=name)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, Final, TypeAlias
 
@@ -148,6 +149,7 @@ class Executions:
         self._obligations = obligations
         self._bind = None if obligations is None else self._bound
         self._running: dict[str, Execution] = {}  # By server correlation id, until it is settled.
+        self._asked_about: dict[str, Intent] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # The loop keeps only weak references.
         self._requests: Recent[StoredRequest] = Recent(entries=4_096, size=RECENT_BYTES)
         self._answers: Recent[Settled] = Recent(entries=4_096, size=RECENT_BYTES)
@@ -190,8 +192,17 @@ class Executions:
 
     async def renew(self) -> None:
         """Extend the lease of everything that still runs here."""
-        alive = [execution.intent for execution in self._running.values()]
+        alive = [*(execution.intent for execution in self._running.values()), *self._asked_about.values()]
         await asyncio.gather(*(self._intents.renew(intent, self._policy_of) for intent in alive))
+
+    @contextmanager
+    def kept_alive(self, intent: Intent) -> Iterator[None]:
+        """Renew its lease with the others' while somebody finds out how it ended: asking may take long (A-34)."""
+        self._asked_about[intent.server_correlation_id] = intent
+        try:
+            yield
+        finally:
+            del self._asked_about[intent.server_correlation_id]
 
     async def drain(self, timeout_s: float) -> int:
         """Let what runs come to its end; how many did not make it in time. Those are left to recovery (A-34)."""
