@@ -104,7 +104,12 @@ class Service:
 def policy(life: Life) -> Policy:
     """Leases end between two lives and not within one, however slow the machine is."""
     return Policy.standard(
-        ttl_ms=TTL_MS, delta_ms=DELTA_MS, lease_ms=LEASE_MS, processing_timeout_ms=LEASE_MS, on_crash=life.on_crash
+        ttl_ms=TTL_MS,
+        delta_ms=DELTA_MS,
+        lease_ms=LEASE_MS,
+        processing_timeout_ms=LEASE_MS,
+        on_crash=life.on_crash,
+        mode=life.mode,
     )
 
 

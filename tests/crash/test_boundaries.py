@@ -38,6 +38,13 @@ STANDARD: Final = [*BEFORE_PHASE_ONE, *REGISTERED, *CONFIRMED, *ACTED, *SETTLED]
 AUTO_CONFIRMED: Final = ["register durable", "register decided", "handler entered"]
 AUTO: Final = [*BEFORE_PHASE_ONE, *AUTO_CONFIRMED, *ACTED, *SETTLED]
 
+# The answer to a confirm is a 202 that leaves before the handler begins (draft §5.3.3); the outcome is polled for.
+ACCEPTED: Final = ["confirm durable", "confirm decided", "confirm replying", "confirm replied", "handler entered"]
+SETTLED_UNHEARD: Final = ["settle durable", "settle decided"]
+ASYNC: Final = [*BEFORE_PHASE_ONE, *REGISTERED, *ACCEPTED, *ACTED, *SETTLED_UNHEARD]
+
+MOST_POLLS: Final = 100_000
+
 Walk = Callable[[Connection], Awaitable[Answer | None]]
 
 
@@ -113,6 +120,18 @@ async def nobody_asks(_connection: Connection) -> Answer | None:
 
 async def auto_confirm(connection: Connection) -> Answer | None:
     return await connection.ask(caller.auto_confirm(CLIENT, BODY))
+
+
+async def polling(connection: Connection) -> Answer | None:
+    """Both phases, then the status until it is a final one, as far as the server lives."""
+    registered = await connection.ask(caller.register(CLIENT, BODY))
+    if registered is None or await connection.ask(caller.confirm(CLIENT, registered.server_id)) is None:
+        return None
+    for _ in range(MOST_POLLS):
+        read = await connection.ask(caller.status(CLIENT, registered.server_id))
+        if read is None or read.phase != Phase.PROCESSING:
+            return read
+    raise AssertionError("it never ended")
 
 
 def phase_at(place: str, *, auto: bool = False) -> Phase:
@@ -199,6 +218,23 @@ def test_what_the_server_confirms_itself_recovers_alike(rig: Rig, tmp_path: Path
         assert (answer.status, answer.phase, after.runs) == (500, "FAILED", left.runs)
     else:
         assert (answer.status, answer.phase) == (201, "COMMITTED")
+        assert list(after.marks.values()) == [[answer.run]]
+    assert server_ids(left) <= server_ids(after)
+
+
+@pytest.mark.req("A-34", "A-04", "P-5.3.3-a", "P-8.1-a")
+@pytest.mark.parametrize("place", ASYNC)
+def test_what_runs_after_its_202_recovers_alike(rig: Rig, tmp_path: Path, place: str) -> None:
+    story = Story(rig, tmp_path, mode="async")
+    left = story.dies_at(place, polling)
+    assert (left.phase, left.runs) == (phase_at(place), int(place in ACTED + SETTLED))
+    is_found_unfinished(left, left.phase)
+    answer, after = story.ends_well(polling)
+    assert answer.status == 200  # A read that succeeded, of whatever it is (A-04).
+    if place in ACCEPTED + ACTED:
+        assert (answer.phase, after.phase, after.runs) == ("FAILED", Phase.FAILED, left.runs)
+    else:
+        assert (answer.phase, after.phase) == ("COMMITTED", Phase.COMMITTED)
         assert list(after.marks.values()) == [[answer.run]]
     assert server_ids(left) <= server_ids(after)
 
