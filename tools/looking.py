@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
 
+import msgspec
 import uvicorn
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Playwright
@@ -19,8 +20,10 @@ from tools import traffic
 from twophp.central.app import create_app
 from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, Role
+from twophp.core.policy import HOUR_MS
 from twophp.core.records import Instant
-from twophp.ports import Clock
+from twophp.ports import Clock, MintId
+from twophp.stores.clock import mint_uuid
 
 T = TypeVar("T")
 
@@ -89,13 +92,13 @@ class Served:
         await self._server.serve(sockets=[listening])
 
 
-def central(calls: Sequence[traffic.Call], clock: Clock, url: str = "memory:") -> Served:
+def central(calls: Sequence[traffic.Call], clock: Clock, mint: MintId = mint_uuid) -> Served:
     """A central ledger with these calls in it."""
 
     async def make() -> FastAPI:
-        store = await open_central(url)
+        store = await open_central("memory:", mint=mint)
         await fill(store, calls, clock())
-        app = create_app(store, clock=clock, management_key=KEY, allow_insecure=True)
+        app = create_app(store, clock=clock, mint=mint, management_key=KEY, allow_insecure=True)
         for service in await store.services():
             if service.name not in BEHIND:
                 app.state.central.heard.drained(service.service_ledger_id, clock())
@@ -105,8 +108,14 @@ def central(calls: Sequence[traffic.Call], clock: Clock, url: str = "memory:") -
 
 
 async def fill(store: CentralStore, calls: Sequence[traffic.Call], now: Instant) -> None:
-    """Put the calls in; some services say where they can be pulled from."""
+    """Put the calls in; some services say where they can be pulled from, and one sends a row that it has changed."""
     services = await traffic.fill(store, calls, now)
+    if "orders" in services:
+        changed = next(row for call in reversed(calls) for row in call.rows() if row.source == "orders")
+        owned = {"service_ledger_id": services["orders"].service_ledger_id}
+        await store.ingest(
+            services["orders"], [msgspec.structs.replace(changed, ttl_ms=60_000, **owned)], now - HOUR_MS
+        )
     for name in PULLABLE:
         if name in services:
             await store.register(name, None, f"token of {name}", now, pull_url="https://127.0.0.1:1/_2php/ledger")

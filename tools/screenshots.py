@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Final, Literal
+from uuid import UUID
 
 from playwright.sync_api import Browser, sync_playwright
 
 from tools import looking, traffic
 from twophp.central.ports import Role
 from twophp.core.intent import Phase
+from twophp.ports import MintId
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "screenshots"
 NOW: Final = 1_795_010_460_000  # A fixed moment, so that the pictures differ only when the pages do.
@@ -46,12 +50,18 @@ def pages(calls: list[traffic.Call]) -> Mapping[str, str]:
     }
 
 
+def made_up_ids() -> MintId:
+    """Ids that are the same every time. Nobody but this tool ever meets them."""
+    numbers = count(1)
+    return lambda: str(UUID(bytes=hashlib.sha256(b"%d" % next(numbers)).digest()[:16], version=4))
+
+
 def main() -> None:
     """Take them all, or those whose names are given."""
     wanted = set(sys.argv[1:])
     calls = traffic.everything(NOW)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with looking.central(calls, lambda: NOW) as served, sync_playwright() as playwright:
+    with looking.central(calls, lambda: NOW, made_up_ids()) as served, sync_playwright() as playwright:
         secret = served.token("Ada, on call", Role.OPERATIONS)
         for name in ("auditor", "compliance export"):
             served.token(name, Role.AUDIT)

@@ -27,6 +27,7 @@ CALLER_WIDTH: Final = 132
 CALLER_HEIGHT: Final = 34
 LEFT: Final = MARGIN + CALLER_WIDTH + BETWEEN
 SIDE_WIDTH: Final = 120
+STUB: Final = 18
 TURN: Final = 6
 """How round the corners of a line are."""
 
@@ -108,24 +109,29 @@ def _lines(parent: Place, below: Sequence[Place]) -> list[Markup]:
 
 
 def _bus(x: float, middle: float, below: Sequence[Place]) -> list[Markup]:
-    return [mark for place in below for mark in (_edge(x, middle, place), *_times(place))]
+    """A stub out of the parent, a spine along its children, and from there to each child an edge with its times."""
+    spine, ends = x + STUB, [place.middle - _turn(place.middle - middle) for place in below]
+    path = f"M{number(x)} {number(middle)}H{number(spine)}"
+    if max(abs(end - middle) for end in ends) >= 1:
+        path += f"M{number(spine)} {number(min(*ends, middle))}V{number(max(*ends, middle))}"
+    trunk = element("path", d=path, class_="edge")
+    return [trunk, *(mark for place in below for mark in (_edge(spine, middle, place), *_times(place)))]
 
 
-def _edge(x: float, middle: float, to: Place) -> Markup:
-    """Out to the bus, along it, and in to the card, with round corners."""
-    bus, drop = x + 18, to.middle - middle
-    turn = min(TURN, abs(drop) / 2) * (1 if drop > 0 else -1)
-    if abs(drop) < 1:
-        path = f"M{number(x)} {number(middle)}H{number(to.x)}"
-    else:
-        r = number(abs(turn))
-        path = (
-            f"M{number(x)} {number(middle)}H{number(bus - abs(turn))}"
-            f"q{r} 0 {r} {number(turn)}V{number(to.middle - turn)}q0 {number(turn)} {r} {number(turn)}H{number(to.x)}"
-        )
+def _edge(spine: float, middle: float, to: Place) -> Markup:
+    """From the spine to the card, around a corner."""
+    turn = _turn(to.middle - middle)
+    r = number(abs(turn))
+    corner = f"q0 {number(turn)} {r} {number(turn)}" if turn else ""
+    path = f"M{number(spine)} {number(to.middle - turn)}{corner}H{number(to.x)}"
     call = to.shown.call
-    is_loose = call is None or call.pair.server is None or call.pair.client is None
+    is_loose = call is not None and (call.pair.server is None or call.pair.client is None)
     return element("path", d=path, class_=f"edge{' loose' if is_loose else ''}{_alarm(to.shown)}")
+
+
+def _turn(drop: float) -> float:
+    """How far before its end a line that goes so far up or down begins to turn."""
+    return min(TURN, abs(drop) / 2) * (1 if drop > 0 else -1)
 
 
 def _times(to: Place) -> list[Markup]:
@@ -134,7 +140,7 @@ def _times(to: Place) -> list[Markup]:
         return []
     known = to.shown.call.pair.server or to.shown.call.pair.client
     assert known is not None, "a pair has a row"
-    middle = to.x - (BETWEEN - 18) / 2 + 1
+    middle = to.x - (BETWEEN - STUB) / 2 + 1
     told = [
         (words.confirmed_after_ms(known), "confirm", to.middle - 5),
         (words.ran_for_ms(known), "run", to.middle + 14),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -13,6 +13,7 @@ from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.ports import Row, Wanted
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
+from twophp.core.pairing import PairKey
 from twophp.core.records import Instant
 
 PER_PAGE: Final = 100
@@ -38,11 +39,23 @@ LABELS: Final[Mapping[Stuck, str]] = {
 }
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that are stuck, how badly each, and where to go on."""
+class Hang(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that is stuck: the row that knows best, how badly, and everybody who says so."""
 
-    rows: Sequence[Row]
-    kinds: Mapping[int, Stuck]  # By sequence.
+    entry: LedgerEntry
+    kind: Stuck
+    tellers: tuple[LedgerEntry, ...]
+
+    @property
+    def words(self) -> str:
+        """How it is stuck."""
+        return LABELS[self.kind]
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls that are stuck, and where to go on."""
+
+    calls: Sequence[Hang]
     cursor: str | None
 
 
@@ -55,11 +68,20 @@ def kind_of(entry: LedgerEntry, now: Instant) -> Stuck:
     return Stuck.OVERDUE if entry.phase_1_timestamp + entry.ttl_ms <= now else Stuck.IN_TIME
 
 
+def hanging(rows: Iterable[Row], now: Instant) -> list[Hang]:
+    """The calls of these rows, in their order. Of two sides the server's knows best (A-49)."""
+    by_call: dict[PairKey, list[LedgerEntry]] = {}
+    for row in rows:
+        key = row.entry.client_correlation_id, row.entry.server_correlation_id
+        by_call.setdefault(key, []).append(row.entry)
+    calls = [sorted(entries, key=lambda entry: entry.actor, reverse=True) for entries in by_call.values()]
+    return [Hang(entry=told[0], kind=kind_of(told[0], now), tellers=tuple(told)) for told in calls]
+
+
 async def stuck(visit: Visit, wanted: Wanted, cursor: str | None, limit: int) -> Found:
     """The draft's query, newest first."""
     page = await visit.central.questions.stalled(wanted, cursor=cursor, limit=limit)
-    kinds = {row.sequence: kind_of(row.entry, visit.now) for row in page.rows}
-    return Found(rows=page.rows, kinds=kinds, cursor=page.cursor)
+    return Found(calls=hanging(page.rows, visit.now), cursor=page.cursor)
 
 
 async def stalled(visit: Visit) -> Response:
@@ -68,15 +90,12 @@ async def stalled(visit: Visit) -> Response:
     cursor = visit.asked("cursor") or None
     found = await stuck(visit, wanted, cursor, PER_PAGE)
     silent = await visit.central.questions.silent(limit=MOST_SILENT) if cursor is None else ()
-    services = sorted({service.name for service in await visit.central.store.services()})
     return visit.page(
         "stalled.html",
         found=found,
-        silent=silent,
-        labels_of=LABELS,
+        silent=hanging(silent, visit.now),
         source=wanted.source or "",
-        services=services,
-        cursor=cursor,
+        services=sorted({service.name for service in await visit.central.store.services()}),
     )
 
 
