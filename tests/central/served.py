@@ -34,6 +34,7 @@ class Central:
         self.app = app
         self.loop = loop
         self.secrets: dict[str, str] = {}
+        self.http = httpx.Client(timeout=PATIENCE_S)
 
     def do(self, coroutine: Any) -> Any:
         """Run something on the server's own loop."""
@@ -55,7 +56,7 @@ class Central:
             secret = self.secrets.setdefault(role, "") or self.token(f"somebody in {role}", role)
             self.secrets[role] = secret
         headers = {"Authorization": f"Bearer {secret}", **more.pop("headers", {})}
-        return httpx.request(method, self.url + path, headers=headers, timeout=PATIENCE_S, **more)
+        return self.http.request(method, self.url + path, headers=headers, **more)
 
     def get(self, path: str, *, role: str = "operations", **parameters: Any) -> Any:
         """The document of an answer that must be 200."""
@@ -107,6 +108,7 @@ def central(folder: Path, *, port: int = 0, **settings: Any) -> Iterator[Central
     try:
         yield ready[0]
     finally:
+        ready[0].http.close()
         stop.set()
         thread.join(PATIENCE_S)
         listener.close()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.central.provider import AUDIENCE, CLIENT, Provider, provider
 from tests.central.rows import row
-from tests.central.served import PATIENCE_S, READING, Central, central
+from tests.central.served import READING, Central, central
 from twophp.central.access import COOKIE
 from twophp.central.oidc import Oidc
 from twophp.central.oidc import Provider as Settings
@@ -66,7 +66,7 @@ def status(here: Central, method: str, path: str, **headers: str) -> int:
     parameters = {"old_size": 0} if path.endswith("consistency") else {}
     body: dict[str, Any] = {"json": {}} if method == "post" else {}
     url = here.url + path.format(client_correlation_id="x", source="x", sequence=1, service_ledger_id="x", token_id="x")
-    with httpx.stream(method, url, headers=headers, params=parameters, timeout=PATIENCE_S, **body) as answer:
+    with here.http.stream(method, url, headers=headers, params=parameters, **body) as answer:
         return answer.status_code
 
 

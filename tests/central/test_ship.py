@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -24,11 +25,12 @@ from twophp.central.pull import management_token
 from twophp.client import TwoPhaseTransport
 from twophp.core.entry import Writer
 from twophp.core.errors import ConfigError
+from twophp.core.intent import by_pair
 from twophp.engine.ship import LONGEST_WAIT_S, Shipper, Shipping, shipping
 from twophp.ports import Tail
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
-from twophp.wire.rows import encode_batch
+from twophp.wire.rows import decode_rows, encode_batch
 
 PATIENCE_S = 20
 
@@ -46,14 +48,17 @@ def shipper(who: Participant, url: str, secret: str, **how: Any) -> Shipper:
 
 
 @pytest.mark.anyio
-@pytest.mark.req("P-10.3-a", "P-10.4-a", "P-10.4-b", "P-10.4-c", "P-10.1-b", "P-9.5-c", "P-10.3-b", "P-10.3-c")
+@pytest.mark.req(
+    "P-10.3-a", "P-10.4-a", "P-10.4-b", "P-10.4-c", "P-10.1-b", "P-9.5-c", "P-10.3-b", "P-10.3-c", "P-10.2-d"
+)
 async def test_eight_ledgers_become_the_drafts_fourteen_rows(tmp_path: Path) -> None:
     await fan_out(tmp_path)
     (tmp_path / "c").mkdir()
     with central(tmp_path / "c") as here:
         async with participants(tmp_path, *NAMES) as who:
+            secrets = {name: here.token(name, "service") for name in NAMES}
             for name, one in who.items():
-                assert await shipper(one, here.url, here.token(name, "service")).ship() > 0
+                assert await shipper(one, here.url, secrets[name]).ship() > 0
                 rows = await one.store.entries(Tail())
                 assert all(row.sync_timestamp is not None for row in rows)
                 assert await one.store.changes(10) == []
@@ -72,6 +77,14 @@ async def test_eight_ledgers_become_the_drafts_fourteen_rows(tmp_path: Path) -> 
         assert [call["parent"] for call in tree["calls"]] == [None, 0, 0, 0, 1, 2, 3]
         made = here.get("/v1/initiated/serviceA", role="compliance")["rows"]
         assert {row["target"] for row in made} == {"serviceB1", "serviceB2", "serviceB3"}
+        assert here.get("/v1/trees/server-corr-id1")["rows"] == 14
+        # Sent once more by their writers, nothing is twice: two rows for each call, one per actor.
+        exported = decode_rows(b"[" + b",".join(here.ask("GET", "/v1/export").content.splitlines()) + b"]")
+        for row in exported:
+            assert here.push(secrets[row.source], [row]).json()["acks"][0]["outcome"] == "known"
+        sides = Counter((row.client_correlation_id, row.server_correlation_id) for row in exported)
+        assert set(sides.values()) == {2}
+        assert len({(row.client_correlation_id, row.actor) for row in exported}) == 14
         assert here.get("/v1/trees/server-corr-id1")["rows"] == 14
 
 
@@ -243,7 +256,7 @@ async def test_a_row_that_is_not_taken_holds_up_nobody_else(tmp_path: Path, capl
 
 
 @pytest.mark.anyio
-@pytest.mark.req("P-9.4-a", "P-9.3-b", "P-9.7-a")
+@pytest.mark.req("P-9.4-a", "P-9.3-b", "P-9.7-a", "P-9.5-d")
 async def test_requests_are_answered_while_the_central_ledger_hangs_and_shutdown_does_not_wait_for_it(
     tmp_path: Path,
 ) -> None:
@@ -280,7 +293,13 @@ async def test_requests_are_answered_while_the_central_ledger_hangs_and_shutdown
         assert not release.is_set(), "it hung the whole time, and the service has stopped nevertheless"
         release.set()
     store = SQLiteStore(str(tmp_path / "orders.db"), clock=system_clock)
-    assert len(await store.changes(100)) == 10, "what was not sent is there for next time"
+    left = await store.changes(100)
+    assert len(left) == 10, "what was not sent is there for next time"
+    # Rows and what was kept of the calls are in one database, so they were written in one transaction.
+    kept = [
+        await store.unseal(by_pair(row.client_correlation_id, row.server_correlation_id), "response") for row in left
+    ]
+    assert None not in kept
     await store.close()
 
 
