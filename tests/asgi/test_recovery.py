@@ -34,15 +34,20 @@ async def test_a_slow_answer_about_a_crash_keeps_its_lease(store: str) -> None:
         service.clock.now += POLICY.lease_ms
         sweeping = asyncio.create_task(service.server.sweep())
         await asked.wait()
-        for _beat in range(3):  # The heartbeat comes by three times in a lease; a lease and a half go by.
-            service.clock.now += POLICY.lease_ms // 2
-            await service.server.executions.renew()
-        intent = await service.intent(server_id)
-        assert intent is not None
-        assert intent.lease_until == service.clock.now + POLICY.lease_ms
-        assert await service.server.intents.sweep(lambda _intent: POLICY, "another", before=service.clock.now + 1) == []
-        may_answer.set()
-        await sweeping
+        try:
+            for _beat in range(3):  # The heartbeat comes by three times in a lease; a lease and a half go by.
+                service.clock.now += POLICY.lease_ms // 2
+                await service.server.executions.renew()
+            intent = await service.intent(server_id)
+            assert intent is not None
+            assert intent.lease_until == service.clock.now + POLICY.lease_ms
+            assert (
+                await service.server.intents.sweep(lambda _intent: POLICY, "another", before=service.clock.now + 1)
+                == []
+            )
+        finally:
+            may_answer.set()
+            await sweeping
         assert (await service.confirm(registered)).get("DTT-2PHP-Resource-ID") == "order-7"
         assert service.orders.runs == 0
 

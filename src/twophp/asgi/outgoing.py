@@ -12,7 +12,7 @@ from twophp.core.intent import Intent
 from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
 from twophp.engine.effects import act_deliverer
-from twophp.engine.egress import Resolver, Rules, check_url, default_tls, system_resolver
+from twophp.engine.egress import Resolver, Rules, check_url, system_resolver
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.observe import SILENT, Observer
@@ -47,9 +47,8 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         self, store: Store, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
     ) -> Outbox:
         """The outbox of one service, with everything that can be owed."""
-        tls = self.ssl_context or default_tls()
-        send = signed_post(self.rules, self.secrets(), tls, self.resolver)
-        callbacks = callback_deliverer(self.rules, self.secrets(), tls, self.resolver)
+        send = signed_post(self.rules, self.secrets(), self.ssl_context, self.resolver)
+        callbacks = callback_deliverer(self.rules, self.secrets(), self.ssl_context, self.resolver)
         deliver = {
             "callback": callbacks,
             "hook": hook_deliverer(self.hooks, send),

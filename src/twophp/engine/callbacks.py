@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from twophp.engine.connectors import require_committed
-from twophp.engine.egress import TIMEOUT_S, Resolver, Rules, check_url, post, system_resolver
+from twophp.engine.egress import TIMEOUT_S, Resolver, Rules, check_url, default_tls, post, system_resolver
 from twophp.engine.outbox import Deliver, Delivery, Letter
 from twophp.engine.webhooks import Secret, sign
 
@@ -45,7 +45,7 @@ def callback_letter(server_correlation_id: str, url: str, body: bytes) -> Letter
 def signed_post(
     rules: Rules,
     secrets: Sequence[Secret],
-    ssl_context: ssl.SSLContext,
+    ssl_context: ssl.SSLContext | None,
     resolver: Resolver = system_resolver,
     *,
     timeout_s: float = TIMEOUT_S,
@@ -60,7 +60,7 @@ def signed_post(
             target,
             call.body,
             (*call.headers, *signature),
-            ssl_context=ssl_context,
+            ssl_context=ssl_context or default_tls(),
             timeout_s=timeout_s,
             resolver=resolver,
             on_sent=delivery.sent,
@@ -72,7 +72,7 @@ def signed_post(
 def callback_deliverer(
     rules: Rules,
     secrets: Sequence[Secret],
-    ssl_context: ssl.SSLContext,
+    ssl_context: ssl.SSLContext | None,
     resolver: Resolver = system_resolver,
     *,
     timeout_s: float = TIMEOUT_S,

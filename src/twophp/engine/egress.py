@@ -21,6 +21,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
@@ -65,8 +66,9 @@ REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
 _RESOLVING: Final = ThreadPoolExecutor(max_workers=8, thread_name_prefix="twophp-resolve")
 
 
+@cache  # To read all the certificates takes long, and most services never call anybody.
 def default_tls() -> ssl.SSLContext:
-    """The system's certificate authorities, TLS 1.2 or newer, and no certificate of ours."""
+    """The system's certificate authorities, TLS 1.2 or newer, and no certificate of ours. One for the process."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
