@@ -15,8 +15,11 @@ from tests.asgi_frameworks.serving import served as serving
 from tests.asgi_frameworks.serving import wrapped
 from tests.central.browser.conftest import Looks
 from tests.central.browser.sight import CONTRASTS, NAMELESS
+from tests.central.provider import AUDIENCE, CLIENT, provider
+from tests.central.served import central
 from tests.central.test_pages import HOSTILE, NOW, READING
 from tools import looking, traffic
+from twophp.central.oidc import Oidc, Provider
 from twophp.central.ports import Role
 from twophp.central.pull import PULL_PATH, management_token
 from twophp.core.intent import Phase
@@ -209,3 +212,16 @@ def test_all_can_be_read_without_scripts(looks: Looks) -> None:
         expect(page.get_by_role("table", name="Calls and latencies by time")).to_be_visible()
         page.get_by_role("link", name="Stalled", exact=True).click()
         expect(page.get_by_role("heading", name="Stalled", exact=True)).to_be_visible()
+
+
+@pytest.mark.req("P-13.5-a")
+def test_an_identity_provider_logs_somebody_in(looks: Looks, tmp_path: Path) -> None:
+    with provider() as issuer:
+        issuer.who = {"sub": "grace", "roles": ["audit"]}
+        rules = Provider(issuer=issuer.issuer, audience=AUDIENCE, client_id=CLIENT, allow_insecure=True)
+        with central(tmp_path, oidc=Oidc(rules)) as running, looks.window() as page:
+            page.goto(f"{running.url}/login")
+            page.get_by_role("link", name="Log in with your identity provider").click()
+            expect(page.locator("header .who")).to_contain_text("grace")
+            page.goto(f"{running.url}/services")
+            expect(page.get_by_role("heading", name="No service has registered yet")).to_be_visible()
