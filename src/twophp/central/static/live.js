@@ -28,14 +28,18 @@ function concerns(row) {
   return ids.some((id) => document.querySelector(`[data-call="${CSS.escape(id)}"]`));
 }
 
-export async function refresh(address = location.href) {
+// At most so often, less often where a page takes long to make, and never for a window that nobody looks at.
+async function refresh() {
   wanted = true;
   if (busy) return;
   busy = true;
   while (wanted) {
+    if (document.hidden) await new Promise((seen) => document.addEventListener("visibilitychange", seen, { once: true }));
     wanted = false;
-    await swap(address);
-    await new Promise((resolve) => setTimeout(resolve, AT_MOST_EVERY_MS));
+    const began = performance.now();
+    await swap(location.href);
+    const pause = Math.max(AT_MOST_EVERY_MS, 10 * (performance.now() - began));
+    await new Promise((resolve) => setTimeout(resolve, pause));
   }
   busy = false;
 }
