@@ -65,12 +65,30 @@ def key_of(row: Values) -> Key:
     return row[1], row[2], row[5]
 
 
-def take(writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int, known: Mapping[Key, Values]) -> Taken:
+def ids_of(entry: LedgerEntry) -> Key:
+    """The same, of a row that has no number yet."""
+    return entry.client_correlation_id, entry.server_correlation_id, entry.actor
+
+
+def nothing() -> Taken:
+    """What was taken before the first row."""
+    return Taken(acks=[], rows={}, leaves=[], alarms=[], replaced=[])
+
+
+def take(
+    writer: Service,
+    entries: Sequence[LedgerEntry],
+    at: Instant,
+    size: int,
+    known: Mapping[Key, Values],
+    taken: Taken | None = None,
+) -> Taken:
     """Decide a batch: ``size`` leaves are in the tree, ``known`` holds those of the writer's rows that it names.
 
-    Runs once for every row of every service, so what is common is decided with as few steps as can be.
+    Runs once for every row of every service, so what is common is decided with as few steps as can be. A batch may be
+    decided piece by piece: ``taken`` is what came of the pieces before.
     """
-    taken = Taken(acks=[], rows={}, leaves=[], alarms=[], replaced=[])
+    taken = taken or nothing()
     rows, leaves, acks = taken.rows, taken.leaves, taken.acks
     for entry in entries:
         refusal = None if _is_plain(entry, writer.service_ledger_id) else _refusal(writer, entry)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, Self
 
 import msgspec
 
 from twophp.central import merkle
-from twophp.central.intake import Taken, key_of, take
+from twophp.central.intake import Taken, ids_of, key_of, nothing, take
 from twophp.central.ports import (
     MOST_IN_A_TREE,
     MOST_PER_PAGE,
@@ -36,6 +37,9 @@ from twophp.stores.clock import mint_uuid
 EXPORT_ROWS: Final = 1_000
 PROBES: Final = 8
 """So many rows of a batch are looked for before it is taken for new."""
+
+PIECE: Final = 500
+"""So many rows are decided at a time, while the server is busy with those before."""
 
 _COLUMNS: Final = ("sequence", *LedgerEntry.__struct_fields__)
 _astuple: Final = msgspec.structs.astuple
@@ -229,30 +233,42 @@ class PostgresCentral:
 
 async def _taken(connection: Any, writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int) -> Taken:
     """Decide and write. A batch whose first look finds nothing known is taken for new, until a key says it is not."""
-    if not await _is_any_known(connection, writer, entries):
-        taken = take(writer, entries, at, size, {})
-        if await _copied(connection, taken):
+    if await _looks_new(connection, writer, entries):
+        taken = nothing()
+        if await _copied(connection, _pieces(writer, entries, at, size, taken)):
             return taken
     rows = map(tuple, await connection.fetch(SQL["known_entries"], writer.service_ledger_id, *_keys(entries)))
     taken = take(writer, entries, at, size, {key_of(row): row for row in rows})
     if taken.replaced:
         await connection.execute(SQL["delete_entries"], taken.replaced)
-    await _copy(connection, taken)
+    await _copy(connection, taken.rows.values())
     return taken
 
 
-async def _is_any_known(connection: Any, writer: Service, entries: Sequence[LedgerEntry]) -> bool:
-    """A batch that was sent before is so from its beginning or to its end."""
+def _pieces(
+    writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int, taken: Taken
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a new batch, decided while the server takes the ones before."""
+    for start in range(0, len(entries), PIECE):
+        count = len(taken.rows)
+        take(writer, entries[start : start + PIECE], at, size, {}, taken)
+        yield from islice(taken.rows.values(), count, None)
+
+
+async def _looks_new(connection: Any, writer: Service, entries: Sequence[LedgerEntry]) -> bool:
+    """No row twice, and none known at either end: what was sent before is so from its beginning or to its end."""
+    if len(set(map(ids_of, entries))) < len(entries):
+        return False
     probes = [*entries[: PROBES // 2], *entries[-PROBES // 2 :]]
-    return bool(await connection.fetchval(SQL["is_any_known"], writer.service_ledger_id, *_keys(probes)))
+    return not await connection.fetchval(SQL["is_any_known"], writer.service_ledger_id, *_keys(probes))
 
 
-async def _copied(connection: Any, taken: Taken) -> bool:
+async def _copied(connection: Any, rows: Iterable[tuple[Any, ...]]) -> bool:
     """Whether the rows could be written as new ones; else nothing was."""
     savepoint = connection.transaction()
     await savepoint.start()
     try:
-        await _copy(connection, taken)
+        await _copy(connection, rows)
     except Exception as error:
         if not is_taken(error):
             raise
@@ -262,17 +278,14 @@ async def _copied(connection: Any, taken: Taken) -> bool:
     return True
 
 
-async def _copy(connection: Any, taken: Taken) -> None:
-    if taken.rows:
-        await connection.copy_records_to_table("entry", records=taken.rows.values(), columns=_COLUMNS)
+async def _copy(connection: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+    await connection.copy_records_to_table("entry", records=rows, columns=_COLUMNS)
 
 
-def _keys(entries: Sequence[LedgerEntry]) -> tuple[list[str], list[str], list[str]]:
-    return (
-        [entry.client_correlation_id for entry in entries],
-        [entry.server_correlation_id for entry in entries],
-        [entry.actor for entry in entries],
-    )
+def _keys(entries: Sequence[LedgerEntry]) -> list[list[str]]:
+    """In columns. What no database could hold is not there."""
+    keys = [ids_of(entry) for entry in entries if is_text(entry.client_correlation_id, entry.server_correlation_id)]
+    return _columns(keys) or [[], [], []]
 
 
 async def _tiles(connection: Any, keys: Iterable[merkle.TileKey]) -> dict[merkle.TileKey, bytes]:

@@ -1,5 +1,8 @@
 """One SQLite file behind two threads: one writes, one reads, and the event loop waits for neither.
 
+A commit has a fixed price, and random ids cost a page of the log each unless they share one. So what waits for the
+writer goes into one transaction, each change behind a savepoint: one that fails is undone alone.
+
 In memory there is one connection for both, since nobody else could open it; an export then reads from a copy.
 """
 
@@ -7,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -16,14 +20,23 @@ from typing import Any, Final, TypeAlias, TypeVar
 import apsw
 
 from twophp.central.statements import statements
-from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable
-from twophp.stores.sqlite.connection import Schema, is_fsync_failure, migrate, open_connection, translate
+from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
+from twophp.stores.sqlite.connection import (
+    Schema,
+    is_fsync_failure,
+    is_outside_fault,
+    migrate,
+    open_connection,
+    translate,
+)
 from twophp.stores.sqlite.sql import migrations
 
 log: Final = logging.getLogger("twophp.central")
 
 MOST_WAITING: Final = 64
 """So many batches may wait for the writer; whoever comes then is told to come again."""
+MOST_TOGETHER: Final = 16
+"""So many share a transaction."""
 CHECKPOINT_PAGES: Final = 16_384
 CACHE_KIB: Final = 128 * 1024  # Random ids touch pages all over their indexes.
 
@@ -32,6 +45,15 @@ CENTRAL: Final = Schema(application_id=0x32504843, package=__package__, prove_du
 
 T = TypeVar("T")
 Values: TypeAlias = tuple[Any, ...]
+_Change: TypeAlias = Callable[[apsw.Connection], Any]
+_Wish: TypeAlias = tuple[_Change, asyncio.Future[Any]]
+
+
+class _Failure:
+    """What to raise to a caller instead of an answer."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class Database:
@@ -39,7 +61,8 @@ class Database:
 
     def __init__(self, path: str | None) -> None:
         self.path = path
-        self._waiting = 0
+        self._waiting: deque[_Wish] = deque()
+        self._drain: asyncio.Task[None] | None = None
         self._is_closed = False
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="twophp-central-write")
         self._reading = (
@@ -62,14 +85,17 @@ class Database:
 
     async def write(self, change: Callable[[apsw.Connection], T]) -> T:
         """Run ``change`` in a transaction of its own; what it returns is durable. Raises errors of ours alone."""
-        if self._waiting >= MOST_WAITING:
+        if self._is_closed:
+            raise _closed()
+        if len(self._waiting) >= MOST_WAITING:
             message = f"{MOST_WAITING} changes are waiting for the disk"
             raise StoreOverloaded(message)
-        self._waiting += 1
-        try:
-            return await self._off_loop(self._writing, lambda: self._transact(change))
-        finally:
-            self._waiting -= 1
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._waiting.append((change, done))
+        if self._drain is None:
+            self._drain = loop.create_task(self._work())
+        return await done
 
     async def read(self, question: Callable[[apsw.Connection], T]) -> T:
         """Ask; what ``question`` reads is of one moment."""
@@ -94,6 +120,8 @@ class Database:
         if self._is_closed:
             return
         self._is_closed = True
+        while self._drain is not None:
+            await self._drain
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._writing.shutdown)
         await loop.run_in_executor(None, self._reading.shutdown)
@@ -102,23 +130,47 @@ class Database:
 
     async def _off_loop(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._is_closed:
-            raise StoreUnavailable("the central ledger's database is closed", code="store_closed")
+            raise _closed()
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, work)
         except apsw.Error as error:
             raise translate(error, self.path or "memory") from error
 
-    def _transact(self, change: Callable[[apsw.Connection], T]) -> T:
+    async def _work(self) -> None:
+        """Write for all who wait, until nobody does; they are told after the commit."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                wishes = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TOGETHER))]
+                changes = [change for change, _done in wishes]
+                try:
+                    outcomes = await loop.run_in_executor(self._writing, self._transact, changes)
+                except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
+                    outcomes = [_Failure(error)] * len(wishes)
+                for (_change, done), outcome in zip(wishes, outcomes, strict=True):
+                    self._tell(done, outcome)
+        finally:
+            self._drain = None
+
+    def _tell(self, done: asyncio.Future[Any], outcome: Any) -> None:
+        if done.done():  # A caller that gave up waiting is no reason to stop.
+            return
+        if isinstance(outcome, _Failure):
+            done.set_exception(_for_a_caller(outcome.error, self.path or "memory"))
+        else:
+            done.set_result(outcome)
+
+    def _transact(self, changes: Sequence[_Change]) -> list[Any]:
         if self._poison is not None:
             self._open_anew()
         connection = self._writer
         with _undone_on_failure(connection):
             connection.execute(SQL["begin"])
-            answer = change(connection)
+            outcomes = [_outcome(connection, change) for change in changes]
             self._commit(connection)
         if self._log_pages >= CHECKPOINT_PAGES:
             self._checkpoint(connection)
-        return answer
+        return outcomes
 
     def _commit(self, connection: apsw.Connection) -> None:
         try:
@@ -179,6 +231,31 @@ def _in_memory() -> apsw.Connection:
     for _number, script in migrations(CENTRAL.package):
         connection.execute(script)
     return connection
+
+
+def _outcome(connection: apsw.Connection, change: _Change) -> Any:
+    """What one change says, or why it was undone. What strikes everybody is raised."""
+    connection.execute(SQL["savepoint"])
+    try:
+        answer = change(connection)
+    except Exception as error:
+        if is_outside_fault(error):
+            raise
+        connection.execute(SQL["rollback_to_savepoint"])
+        answer = _Failure(error)
+    connection.execute(SQL["release_savepoint"])
+    return answer
+
+
+def _for_a_caller(error: Exception, path: str) -> Exception:
+    """A fresh error for each caller: one that is raised in many tasks would collect all their tracebacks."""
+    if isinstance(error, apsw.Error):
+        return translate(error, path)
+    return type(error)(str(error), code=error.code) if isinstance(error, TwoPHPError) else error
+
+
+def _closed() -> StoreUnavailable:
+    return StoreUnavailable("the central ledger's database is closed", code="store_closed")
 
 
 @contextmanager

@@ -14,13 +14,13 @@ COMMIT;
 ROLLBACK;
 
 -- name: savepoint
-SAVEPOINT optimistic;
+SAVEPOINT one;
 
 -- name: rollback_to_savepoint
-ROLLBACK TO optimistic;
+ROLLBACK TO one;
 
 -- name: release_savepoint
-RELEASE optimistic;
+RELEASE one;
 
 -- name: prove_durable
 UPDATE head SET opened = opened + 1;
@@ -35,6 +35,10 @@ SELECT size, at FROM head;
 
 -- name: write_head
 UPDATE head SET size = ?, at = max(at, ?);
+
+-- name: known_hashes
+-- Which of these client ids may be known: most of a new batch is not, and is not looked for with more care.
+SELECT wanted.value FROM json_each(?) AS wanted WHERE EXISTS (SELECT 1 FROM entry WHERE client_hash = wanted.value);
 
 -- name: known_entries
 SELECT entry.* FROM json_each(?2) AS wanted CROSS JOIN entry

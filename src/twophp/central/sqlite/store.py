@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from twophp.central import merkle
-from twophp.central.intake import Key, Taken, key_of, take
+from twophp.central.intake import Key, Taken, ids_of, key_of, take
 from twophp.central.ports import (
     MOST_IN_A_TREE,
     MOST_PER_PAGE,
@@ -257,8 +257,12 @@ def _write(connection: apsw.Connection, taken: Taken) -> None:
 
 
 def _known(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry]) -> dict[Key, Values]:
-    keys = [(e.client_correlation_id, e.server_correlation_id, e.actor) for e in entries]
-    wanted = _json([(_hash(key[0]), *key) for key in keys])
+    hashes = [_hash(entry.client_correlation_id) for entry in entries]
+    there = {hash_ for (hash_,) in connection.execute(SQL["known_hashes"], (_json(hashes),))}
+    if not there:
+        return {}
+    likely = [(h, *ids_of(e)) for h, e in zip(hashes, entries, strict=True) if h in there]
+    wanted = _json([key for key in likely if is_text(*key[1:3])])
     found = connection.execute(SQL["known_entries"], (writer.service_ledger_id, wanted))
     return {key_of(row): row[:COLUMNS] for row in found}
 
@@ -286,7 +290,7 @@ def _with_hashes(row: Values) -> Values:
 
 
 def _hash(id_: str) -> int:
-    return crc32(id_.encode())
+    return crc32(id_.encode(errors="replace"))
 
 
 def _json(value: object) -> str:
