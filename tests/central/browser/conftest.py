@@ -18,7 +18,7 @@ from twophp.central.ports import Role
 PATIENCE_MS = 20_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if looking.chromium() is None:
         pytest.skip("needs chromium")
@@ -27,7 +27,7 @@ def browser() -> Iterator[Browser]:
     asyncio.set_event_loop(None)  # Playwright leaves its own behind.
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served() -> Iterator[looking.Served]:
     calls = [
         *traffic.Shop(NOW).calls(per_day=3),

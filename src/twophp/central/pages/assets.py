@@ -28,8 +28,8 @@ CHECKED: Final = "no-cache"
 
 
 async def file(request: Request) -> Response:
-    """One of the files."""
-    name = request.path_params["name"]
+    """One of the files. A page without a symbol of its own has the browser ask for ``favicon.ico``."""
+    name = request.path_params.get("name", "icon.svg")
     if name not in TYPES:
         return Response("There is nothing here.\n", 404, HEADERS, "text/plain")
     plain, packed, tag = _read(name)
@@ -48,4 +48,4 @@ def _read(name: str) -> tuple[bytes, bytes, str]:
     return plain, gzip.compress(plain, 9, mtime=0), f'W/"{hashlib.sha256(plain).hexdigest()[:16]}"'
 
 
-ROUTES: Final[Routes] = (("/static/{name}", file, ("GET",)),)
+ROUTES: Final[Routes] = (("/static/{name}", file, ("GET",)), ("/favicon.ico", file, ("GET",)))
