@@ -29,7 +29,7 @@ lint: .venv/.ready ## Style, types and layers
 	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 
 bench: .venv/.ready ## Measure, and write bench/latest.json
-	@tools/need wrk
+	@tools/need postgresql wrk
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: .venv/.ready ## Write the generated pages again

@@ -13,9 +13,9 @@ import apsw
 from rich.console import Console
 from rich.table import Table
 
-from bench import client, handshakes, obligations, server, sweep
+from bench import central, client, handshakes, obligations, server, sweep
 
-SECTIONS = ("store", "sweep", "obligations", "server", "client")
+SECTIONS = ("store", "sweep", "obligations", "server", "client", "central")
 LATEST = Path(__file__).with_name("latest.json")
 CALLERS = {1: 400, 16: 4_000, 64: 12_000, 256: 12_000}
 
@@ -47,6 +47,9 @@ def main() -> None:
         if "client" in sections:
             console.print(f"client: {client.CALLERS} callers, sync and async, {rounds} rounds", style="dim")
             found["client"] = client.measure(folder, rounds, scale)
+        if "central" in sections:
+            console.print(f"central: ingest, and trees among {central.MANY // scale:,} rows", style="dim")
+            found["central"] = central.measure(folder, rounds, scale)
     _show(console, found)
     if not options.quick and not options.only:
         LATEST.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -97,6 +100,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
         _show_server(console, found["server"])
     if "client" in found:
         _show_client(console, found["client"])
+    if "central" in found:
+        _show_central(console, found["central"])
 
 
 def _show_obligations(console: Console, found: dict[str, Any]) -> None:
@@ -135,6 +140,24 @@ def _show_client(console: Console, rows: list[dict[str, Any]]) -> None:
         figures = f"{row['plain_per_second']:,.0f}", f"{row['calls_per_second']:,.0f}", f"{row['ratio']:.2f}"
         table.add_row(row["colour"], str(row["callers"]), *figures)
     console.print(table)
+
+
+def _show_central(console: Console, databases: dict[str, Any]) -> None:
+    table = Table(title="rows into the central ledger, as a share of the raw limit")
+    for column in ("", "batch", "raw per s", "ours per s", "ratio", "sent again, x new"):
+        table.add_column(column, justify="right")
+    for name, figures in databases.items():
+        for row in figures["ingest"].values():
+            rates = f"{row['raw_per_second']:,.0f}", f"{row['rows_per_second']:,.0f}", f"{row['ratio']:.2f}"
+            table.add_row(name, f"{row['batch']:,}", *rates, f"{row['sent_again_cost']:.2f}")
+    console.print(table)
+    for name, figures in databases.items():
+        few, many = figures["tree"]["among_few"], figures["tree"]["among_many"]
+        console.print(
+            f"{name}: a tree of 14 rows, p99 {few['p99_ms']:.2f} ms among {few['stored']:,}, "
+            f"{many['p99_ms']:.2f} ms among {many['stored']:,}: ratio {figures['tree']['p99_ratio']:.2f}; "
+            f"ingest there {many['ratio_at_the_end']:.2f} of raw"
+        )
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ CONNECT_S: Final = 10
 ACQUIRE_S: Final = 10
 STATEMENT_S: Final = 60
 
+# A recursion is thought to be large, and compiling it would take a hundred times as long as running it.
+_SETTINGS: Final = {"synchronous_commit": "on", "jit": "off", "application_name": "twophp central"}
+
 SQL: Final = statements(__package__)
 
 
@@ -93,7 +96,7 @@ class Database:
                 max_size=CONNECTIONS,
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
-                server_settings={"synchronous_commit": "on", "application_name": "twophp central"},
+                server_settings=_SETTINGS,
             )
         database = cls(pool)
         try:

@@ -38,7 +38,6 @@ MOST_WAITING: Final = 64
 MOST_TOGETHER: Final = 16
 """So many share a transaction."""
 CHECKPOINT_PAGES: Final = 16_384
-CACHE_KIB: Final = 128 * 1024  # Random ids touch pages all over their indexes.
 
 SQL: Final = statements(__package__)
 CENTRAL: Final = Schema(application_id=0x32504843, package=__package__, prove_durable=SQL["prove_durable"])  # "2PHC"
@@ -81,7 +80,7 @@ class Database:
         self._writer.set_wal_hook(self._count_log_pages)
         self._reader = open_connection(self.path, read_only=True, schema=CENTRAL)
         for connection in (self._writer, self._reader):
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute(SQL["cache"])
 
     async def write(self, change: Callable[[apsw.Connection], T]) -> T:
         """Run ``change`` in a transaction of its own; what it returns is durable. Raises errors of ours alone."""
