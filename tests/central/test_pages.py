@@ -328,6 +328,8 @@ def test_stalled_rows_are_there_and_the_silent_ones_apart(operator: httpx.Client
     page = operator.get("/stalled").text
     assert "past its deadline" in page
     assert "may still be confirmed" in page
+    assert "its client has not heard" in page  # The server's row is further on.
+    assert "expired and cleaned up" in page
     assert "running, and silent" in page
     assert "warehouse/picks" in page[page.index('id="silent"') :]
 

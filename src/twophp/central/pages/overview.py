@@ -13,7 +13,7 @@ from twophp.central.drawing import words
 from twophp.central.drawing.charts import WIDE, WIDTH, Chart, Series, percentile_lines, proportions, stacked_bars
 from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.pages.rendering import clock_time, day
-from twophp.central.pages.stalled import stuck
+from twophp.central.pages.stalled import PER_PAGE, Stuck, stuck
 from twophp.central.ports import Activity, Wanted
 from twophp.core.policy import DAY_MS, HOUR_MS
 from twophp.core.records import Instant
@@ -67,7 +67,7 @@ async def overview(visit: Visit) -> Response:
     """The page."""
     key = visit.asked("range") if visit.asked("range") in RANGES else DEFAULT
     steps = await _steps(visit, RANGES[key])
-    found = await stuck(visit, Wanted(), None, 4 * MOST_STUCK)
+    found = await stuck(visit, Wanted(), None, PER_PAGE)
     services = await visit.central.store.services()
     return visit.page(
         "overview.html",
@@ -81,7 +81,7 @@ async def overview(visit: Visit) -> Response:
         settle=percentiles_chart(steps, RANGES[key], "settle", "Phase 2 to the outcome"),
         shares=shares(steps),
         latest=_latest(steps),
-        stuck=found.calls[:MOST_STUCK],
+        stuck=[call for call in found.calls if call.kind is not Stuck.CLEANED][:MOST_STUCK],
         services=sorted(services, key=lambda one: (one.last_sync_at or 0, one.rows), reverse=True)[:MOST_SERVICES],
         more_services=max(len(services) - MOST_SERVICES, 0),
         alarms=[alarm for alarm in await visit.central.store.alarms(limit=5) if visit.now - alarm.at < DAY_MS],

@@ -26,6 +26,8 @@ class Stuck(StrEnum):
     IN_TIME = "in_time"  # It may still be confirmed: nothing is wrong yet.
     OVERDUE = "overdue"  # Its time is up, and nobody has said so yet.
     EXPIRED = "expired"
+    CLEANED = "cleaned"  # Only the client's row still says that it expired; clients never hear of the rest (A-49).
+    UNHEARD = "unheard"  # The server went on; the client's row does not know yet.
     SILENT = "silent"
 
     __hash__ = str.__hash__
@@ -35,8 +37,11 @@ LABELS: Final[Mapping[Stuck, str]] = {
     Stuck.IN_TIME: "may still be confirmed",
     Stuck.OVERDUE: "past its deadline",
     Stuck.EXPIRED: "not confirmed in time",
+    Stuck.CLEANED: "expired and cleaned up",
+    Stuck.UNHEARD: "its client has not heard",
     Stuck.SILENT: "running, and silent",
 }
+_WENT_ON: Final = frozenset({Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED})
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,28 +65,38 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kind_of(entry: LedgerEntry, now: Instant) -> Stuck:
-    """Which way it is stuck."""
-    if entry.phase is Phase.PROCESSING:
-        return Stuck.SILENT
+    """Which way a call is stuck, by the row that knows best."""
+    if entry.phase in _WENT_ON:
+        return Stuck.UNHEARD
+    if entry.phase is Phase.ABANDONED:
+        return Stuck.CLEANED
     if entry.phase is Phase.TTL_EXPIRED:
         return Stuck.EXPIRED
     return Stuck.OVERDUE if entry.phase_1_timestamp + entry.ttl_ms <= now else Stuck.IN_TIME
 
 
-def hanging(rows: Iterable[Row], now: Instant) -> list[Hang]:
-    """The calls of these rows, in their order. Of two sides the server's knows best (A-49)."""
-    by_call: dict[PairKey, list[LedgerEntry]] = {}
+def hanging(rows: Iterable[Row], others: Iterable[Row], now: Instant) -> list[Hang]:
+    """The calls of these rows, in their order; ``others`` are all their rows. The server's knows best (A-49)."""
+    tellers: dict[PairKey, list[LedgerEntry]] = {}
     for row in rows:
-        key = row.entry.client_correlation_id, row.entry.server_correlation_id
-        by_call.setdefault(key, []).append(row.entry)
-    calls = [sorted(entries, key=lambda entry: entry.actor, reverse=True) for entries in by_call.values()]
-    return [Hang(entry=told[0], kind=kind_of(told[0], now), tellers=tuple(told)) for told in calls]
+        tellers.setdefault(_key(row), []).append(row.entry)
+    servers = {_key(row): row.entry for row in others if row.entry.actor == "server"}
+    found = []
+    for key, told in tellers.items():
+        best = servers.get(key, told[0])
+        found.append(Hang(entry=best, kind=kind_of(best, now), tellers=tuple(told)))
+    return found
+
+
+def _key(row: Row) -> PairKey:
+    return row.entry.client_correlation_id, row.entry.server_correlation_id
 
 
 async def stuck(visit: Visit, wanted: Wanted, cursor: str | None, limit: int) -> Found:
     """The draft's query, newest first."""
     page = await visit.central.questions.stalled(wanted, cursor=cursor, limit=limit)
-    return Found(calls=hanging(page.rows, visit.now), cursor=page.cursor)
+    others = await visit.central.store.of_pairs(list({_key(row) for row in page.rows})) if page.rows else ()
+    return Found(calls=hanging(page.rows, others, visit.now), cursor=page.cursor)
 
 
 async def stalled(visit: Visit) -> Response:
@@ -93,7 +108,7 @@ async def stalled(visit: Visit) -> Response:
     return visit.page(
         "stalled.html",
         found=found,
-        silent=hanging(silent, visit.now),
+        silent=[Hang(entry=row.entry, kind=Stuck.SILENT, tellers=(row.entry,)) for row in silent],
         source=wanted.source or "",
         services=sorted({service.name for service in await visit.central.store.services()}),
     )
