@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.asgi_frameworks.serving import served, wrapped
+from tests.asgi_frameworks import serving
+from tests.asgi_frameworks.serving import Served, wrapped
 from twophp import Policy
 from twophp.core.entry import LedgerEntry
 from twophp.ports import Find, Question, Tail
@@ -24,6 +25,13 @@ from twophp.stores.sqlite.verify import verify
 
 MUTATIONS = ("POST", "PUT", "PATCH", "DELETE")
 POLICIES = {"/later": Policy.standard(mode="async"), "*": Policy.standard()}
+
+
+@contextmanager
+def served(app: Any, **config: Any) -> Iterator[Served]:
+    """A server that does not hang up on an idle connection: on a loaded machine that would be a lost answer."""
+    with serving.served(app, **({"timeout_keep_alive": 120} | config)) as server:
+        yield server
 
 
 class Heard:

@@ -14,9 +14,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from tests.asgi_frameworks.serving import served
 from tests.client.callers import HandTime, Losing, caller, settings
-from tests.client.shop import Shop, committed, pair, shop
+from tests.client.shop import Shop, committed, pair, served, shop
 from tests.engine.tls_server import Authority
 from twophp.asgi import Outgoing
 from twophp.client import Advice, CallbackReceiver, Evidence, PhaseError, classify

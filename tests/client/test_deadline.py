@@ -76,6 +76,7 @@ def test_without_a_durable_row_nothing_is_confirmed(orders: Shop, tmp_path: Path
     client = httpx2.Client(transport=transport)
     with pytest.raises(PhaseError) as raised:
         client.post(f"{orders.url}/orders")
+    client.close()
     assert (raised.value.code, raised.value.advice) == ("ledger_unavailable", Advice.RESUBMIT)
     assert (net.sent, orders.runs) == (["phase_1"], [])
     assert committed(tmp_path / "checkout.db") == []

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.asgi_frameworks.serving import served, wrapped
+from tests.asgi_frameworks.serving import wrapped
 from tests.client.callers import caller, settings
-from tests.client.shop import Shop, ledger, pair
+from tests.client.shop import Shop, ledger, pair, served
 from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport, calling, carrying
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError

@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.asgi_frameworks.serving import served
 from tests.client.callers import caller
-from tests.client.shop import Shop, ledger, shop
+from tests.client.shop import Shop, ledger, served, shop
 from twophp import Policy
 from twophp.client import Advice, PhaseError
 

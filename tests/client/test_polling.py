@@ -13,9 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.asgi_frameworks.serving import served
 from tests.client.callers import HandTime, caller
-from tests.client.shop import Heard, Shop, pair
+from tests.client.shop import Heard, Shop, pair, served
 from twophp.client import Advice, PhaseError
 from twophp.core.intent import Phase
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.asgi_frameworks.serving import served, wrapped
+from tests.asgi_frameworks.serving import wrapped
 from tests.client.callers import caller
-from tests.client.shop import Heard, Shop, tapped
+from tests.client.shop import Heard, Shop, served, tapped
 
 MOVED = {301, 302, 303, 307, 308}
 
