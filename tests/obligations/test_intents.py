@@ -16,6 +16,7 @@ from tests.obligations.scene import GUARD_S, STORES, Sink
 from twophp import Policy, current_intent
 from twophp.asgi import obligation_rules
 from twophp.asgi.messages import Send
+from twophp.asgi.server import Server
 from twophp.core.errors import Refused
 from twophp.core.obligation import Obligation, Rollback, State
 from twophp.engine.bound import BoundObligations
@@ -212,15 +213,25 @@ async def test_outside_a_handshake_there_is_nothing_to_bind_to() -> None:
 # Crashes: another process takes over what this one has begun.
 
 
-async def crashed(path: Path, then: Callable[[Service, Service], Awaitable[None]], **settings: Any) -> None:
-    """A handler that reserves and is never heard of again, and a second process whose clock is a minute ahead."""
+async def reserve_for_long(obligations: BoundObligations) -> None:
+    await obligations.reserve("publish", {"key": "c"}, timeout_secs=3_600)
+
+
+async def crashed(
+    path: Path,
+    then: Callable[[Service, Service], Awaitable[None]],
+    servers: list[Server],
+    reserves: Does = reserve_two,
+    **settings: Any,
+) -> None:
+    """A handler that reserves and is never heard of again, and a second process whose clock is ahead."""
     orders = Orders()
 
     async def behave(app: Orders, _seen: Seen, send: Send) -> None:
         intent = current_intent()
         assert intent is not None
         if app.runs == 1:
-            await reserve_two(intent.obligations)
+            await reserves(intent.obligations)
             app.entered.set()
             await app.may_go_on.wait()
             try:
@@ -239,7 +250,8 @@ async def crashed(path: Path, then: Callable[[Service, Service], Awaitable[None]
         other = Orders(doing(reserve_two).behave)
         async with serving(other, store=url, policies=policies, **settings) as second:
             second.clock.now += 31_000
-            await second.rows()
+            servers.append(await second.middleware.open())
+            await second.middleware.start()
             async with asyncio.timeout(GUARD_S):
                 await until(lambda: _is_settled(second))  # The sweep of its start is at it.
             await then(first, second)
@@ -260,12 +272,17 @@ async def test_whoever_recovers_an_intent_as_failed_rolls_them_back(tmp_path: Pa
         assert row.phase == "FAILED"
         assert await ends(second) == [("a", "RolledBack"), ("b", "RolledBack")]
 
-    await crashed(tmp_path / "shop.db", then)
+    await crashed(tmp_path / "shop.db", then, [])
 
 
 @pytest.mark.req("A-34")
-async def test_whoever_finds_out_that_it_was_done_commits_what_still_can_be(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scanned", [False, True])
+async def test_what_was_done_without_all_of_them_is_not_called_committed(tmp_path: Path, scanned: bool) -> None:
+    servers: list[Server] = []
+
     async def was_done(_intent: object) -> tuple[str, str | None]:
+        if scanned:
+            await servers[-1].scan()
         return "COMMITTED", "42"
 
     async def then(first: Service, second: Service) -> None:
@@ -273,7 +290,20 @@ async def test_whoever_finds_out_that_it_was_done_commits_what_still_can_be(tmp_
         assert row.phase == "FAILED"  # The one with five seconds was overdue, so not all of it is true.
         assert await ends(second) == [("a", "RolledBack"), ("b", "RolledBack")]
 
-    await crashed(tmp_path / "shop.db", then, reconcile=was_done)
+    await crashed(tmp_path / "shop.db", then, servers, reconcile=was_done)
+
+
+@pytest.mark.req("A-34")
+async def test_what_was_done_with_all_of_them_commits_them(tmp_path: Path) -> None:
+    async def was_done(_intent: object) -> tuple[str, str | None]:
+        return "COMMITTED", "42"
+
+    async def then(first: Service, second: Service) -> None:
+        (row,) = await first.rows()
+        assert row.phase == "COMMITTED"
+        assert await ends(second) == [("c", "Committed")]
+
+    await crashed(tmp_path / "shop.db", then, [], reserves=reserve_for_long, reconcile=was_done)
 
 
 @pytest.mark.req("A-34")
@@ -289,7 +319,7 @@ async def test_a_second_run_finds_its_keys_free(tmp_path: Path) -> None:
         ]
 
     policies = {"POST /orders": Policy.standard(mode="async", on_crash="rerun")}
-    await crashed(tmp_path / "shop.db", then, policies=policies)
+    await crashed(tmp_path / "shop.db", then, [], policies=policies)
 
 
 async def test_a_service_that_reserves_nothing_writes_nothing_about_obligations() -> None:

@@ -150,7 +150,9 @@ class Server:
         if self.settings.reconcile is not None:
             with self.executions.kept_alive(intent):
                 found, resource_id = await self.settings.reconcile(intent)
-            if found == "COMMITTED":
+            if found == "COMMITTED" and await self.obligations.has_leaked(trace_id):
+                log.warning("an intent cannot be called committed: an obligation leaked", extra=ids_of(intent))
+            elif found == "COMMITTED":
                 name = resource_id or intent.server_correlation_id
                 settle = Settle(fence=intent.fence, succeeded=True, status=200, resource_id=name)
                 response = StoredResponse(200, (), b"")

@@ -186,6 +186,11 @@ class Obligations:
         found = await self._store.obligations(Question(state=State.RESERVED.value, intent=intent, limit=MOST_ROWS))
         return tuple((one.obligation_id, one.flow) for one in found)
 
+    async def has_leaked(self, intent: str) -> bool:
+        """Whether a scan was there before whoever recovers. No index knows: it is asked once after a crash."""
+        found = await self._store.obligations(Question(state=State.ROLLED_BACK.value, intent=intent, limit=MOST_ROWS))
+        return any(one.resolution == "leak_scan" for one in found)
+
     async def together(self, held: Held, trace_id: str, *, succeeded: bool) -> SettlingAll:
         """The change that settles all of these, to be made within that of their intent."""
         command = Commit(trace_id=trace_id) if succeeded else Rollback(trace_id=trace_id)
