@@ -62,7 +62,7 @@ def main() -> None:
     calls = traffic.everything(NOW)
     FOLDER.mkdir(parents=True, exist_ok=True)
     with looking.central(calls, lambda: NOW, made_up_ids()) as served, sync_playwright() as playwright:
-        secret = served.token("Ada, on call", Role.OPERATIONS)
+        secret = served.token("on call", Role.OPERATIONS)
         for name in ("auditor", "compliance export"):
             served.token(name, Role.AUDIT)
         with looking.browser_of(playwright) as browser:

@@ -352,6 +352,19 @@ def test_the_feed_tells_of_rows_as_they_arrive_and_goes_on_where_it_stopped(
         assert f"id: {sequence}" in [next(lines) for _ in range(4)]
 
 
+@pytest.mark.req("P-13.5-a")
+def test_a_revoked_token_is_told_nothing_more(here: Central, orders: tuple[str, str]) -> None:
+    secret, guid = orders
+    headers = {"Authorization": f"Bearer {here.token('leaver', 'audit')}"}
+    with httpx.stream("GET", here.url + "/v1/events", headers=headers, timeout=PATIENCE_S) as feed:
+        lines = feed.iter_lines()
+        assert next(lines) == ": here"
+        (token,) = [token for token in here.do(here.state.store.tokens()) if token.name == "leaver"]
+        assert here.do(here.state.store.revoke_token(token.token_id, here.state.clock()))
+        here.push(secret, [row("after", guid)])
+        assert [line for line in lines if line] == []
+
+
 @pytest.mark.req("P-9.1-b")
 def test_machines_may_ask_how_it_is(here: Central) -> None:
     assert httpx.get(here.url + "/livez").json() == {"status": "ok"}

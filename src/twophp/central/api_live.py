@@ -16,7 +16,9 @@ from starlette.responses import Response, StreamingResponse
 from twophp.central.api_documents import HealthDocument, json_answer, row_of
 from twophp.central.api_problems import ApiProblem
 from twophp.central.api_routes import describe, refusal
-from twophp.central.api_state import Central, CentralPart, Reader
+from twophp.central.api_state import Central, CentralPart, Reader, open_to
+from twophp.central.ports import READERS
+from twophp.core.errors import TwoPHPError
 
 POLL_S: Final = 1.0
 KEEP_ALIVE_S: Final = 15.0
@@ -47,11 +49,14 @@ async def events(
         raise ApiProblem("overloaded", retry_after_s=5)
     start = (await central.store.head()).size if after is None else after
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_feed(central, start), headers=headers, media_type="text/event-stream")
+    return StreamingResponse(_feed(request, central, start), headers=headers, media_type="text/event-stream")
 
 
-async def _feed(central: Central, sequence: int) -> AsyncIterator[bytes]:
-    """Rows as they arrive. Whoever ingests wakes the feed; a poll finds what another process took up."""
+async def _feed(request: Request, central: Central, sequence: int) -> AsyncIterator[bytes]:
+    """Rows as they arrive. Whoever ingests wakes the feed; a poll finds what another process took up.
+
+    Before anything more is told, the credential is looked at again: a token that was revoked ends its streams.
+    """
     central.watchers += 1
     try:
         yield b": here\n\n"
@@ -59,6 +64,8 @@ async def _feed(central: Central, sequence: int) -> AsyncIterator[bytes]:
         while not central.stopping.is_set():
             arrival = central.arrival
             rows = await central.store.after(sequence, PAGE)
+            if rows and not await _may_still_read(request):
+                return
             for row in rows:
                 yield b"event: row\nid: %d\ndata: %b\n\n" % (row.sequence, _encode(row_of(row)))
             if rows:
@@ -73,6 +80,14 @@ async def _feed(central: Central, sequence: int) -> AsyncIterator[bytes]:
                 yield b": still here\n\n"
     finally:
         central.watchers -= 1
+
+
+async def _may_still_read(request: Request) -> bool:
+    try:
+        await open_to(READERS)(request)
+    except TwoPHPError:
+        return False
+    return True
 
 
 @router.get("/livez", **(describe(HealthDocument) | {"responses": {200: describe(HealthDocument)["responses"][200]}}))

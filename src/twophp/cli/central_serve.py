@@ -85,6 +85,10 @@ async def _serve(url: str, host: str, port: int, *, allow_insecure: bool, **more
                 actual = self.servers[0].sockets[0].getsockname()[1]
                 _announce("https" if more["tls_cert"] else "http", host, actual, secret)
 
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            app.state.central.stopping.set()  # Live feeds end by themselves, so nobody has to cut them off.
+            super().handle_exit(sig, frame)
+
     await Server(config).serve()
 
 

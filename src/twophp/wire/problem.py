@@ -46,6 +46,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "duplicate_field": Kind(400, "A field has more than one value; a comma separates values."),
     "missing_field": Kind(400, "A required field is missing."),
     "wrong_place": Kind(400, "A field was sent where it has no meaning."),
+    "bad_batch": Kind(400, "The rows are not what the schema says."),
     "bad_callback": Kind(400, "The callback must be an https URL without userinfo, fragment or comma."),
     "unauthenticated": Kind(401, "Authentication failed."),
     "tls_required": Kind(403, "Two-phase requests need TLS."),  # draft §13.6

@@ -77,7 +77,7 @@ class Looks:
     def logged_in(self, *roles: Role, at: str = "/", **options: Any) -> Iterator[Page]:
         with self.window(**options) as page:
             page.goto(at)
-            page.get_by_label("Token").fill(self._served.token("Ada", *roles))
+            page.get_by_label("Token").fill(self._served.token("watcher", *roles))
             page.get_by_role("button", name="Log in").click()
             page.locator("header.top").wait_for()
             yield page

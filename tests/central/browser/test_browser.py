@@ -36,7 +36,7 @@ def test_whoever_follows_a_link_logs_in_and_is_there(looks: Looks, served: looki
     with looks.window() as page:
         page.goto(TREE)
         expect(page).to_have_title(re.compile("Log in"))
-        page.keyboard.type(served.token("Ada", Role.AUDIT))  # The field has the focus.
+        page.keyboard.type(served.token("reader", Role.AUDIT))  # The field has the focus.
         page.keyboard.press("Enter")
         page.wait_for_url(f"**{TREE}")
         assert len(cards(page)) == 7
