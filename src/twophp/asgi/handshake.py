@@ -187,6 +187,7 @@ class Handshake:
             callback="" if asked.callback is None else callback_digest(asked.callback),
             client_id_is_proxy=asked.client_correlation_id is None,
             owner=server.owner,
+            request_digest=payload,
         )
 
     async def _confirmed_by_server(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:

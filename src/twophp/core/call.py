@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from twophp.core.identity import digest
+from twophp.core.identity import digest, payload_digest
 from twophp.core.intent import FACTS_CHARS, Mode
 from twophp.core.records import Instant, Key
 
@@ -15,6 +15,7 @@ CALL: Final = "call"
 BY_CLIENT_ID: Final = "call.client_correlation_id"
 CALL_TAG: Final = b"twophp:call-facts:1"
 MEANT_TAG: Final = b"twophp:call-meant:1"
+DIGEST_CHARS: Final = 64
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -84,8 +85,13 @@ def by_client_id(client_correlation_id: str) -> Key:
 
 
 def meant_by(method: str, url: str, content_type: str, body: bytes) -> str:
-    """What a call asks for, as far as anybody has to compare it (A-32)."""
-    return digest(MEANT_TAG, method.encode(), url.encode(), content_type.encode(), body)
+    """What a call asks for, as far as anybody has to compare it (A-32): what is sent, then how and where to."""
+    return payload_digest(content_type, body) + digest(MEANT_TAG, method.encode(), url.encode())
+
+
+def request_digest(call: Call) -> str:
+    """What was sent, digested as the server digests what it receives: the two must be equal."""
+    return call.meant[:DIGEST_CHARS]
 
 
 def call_facts(call: Call) -> str:

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from twophp.core.call import Call
+from twophp.core.call import Call, request_digest
 from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.records import Instant
 
@@ -45,7 +45,9 @@ class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
     mode: Mode
     client_id_is_proxy: bool
     settled_at: Instant | None = None  # When the outcome was reached, whichever it is, as the writer saw it.
-    request_digest: str | None = None  # What this side sent or received as the payload, digested; None: it cannot say.
+    # ``payload_digest`` of what was sent, on the client's row, or received, on the server's; None if nobody noted it.
+    # Each side binds itself to the content of the other's request, so neither can say later that it was another.
+    request_digest: str | None = None
 
 
 FIELDS: Final = LedgerEntry.__struct_fields__[:16]
@@ -87,6 +89,7 @@ def server_entry(intent: Intent, writer: Writer) -> LedgerEntry:
         intent.mode,
         intent.client_id_is_proxy,
         intent.settled_at,
+        intent.request_digest,
     )
 
 
@@ -115,6 +118,7 @@ def client_entry(call: Call, writer: Writer) -> LedgerEntry:
         call.mode,
         client_id_is_proxy=False,
         settled_at=call.settled_at,
+        request_digest=request_digest(call),
     )
 
 

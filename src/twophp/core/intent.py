@@ -82,6 +82,8 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     has_payload: bool = True
     transaction_reference: str | None = None
     due_at: Instant | None = None
+    # The last column is younger than the others, and never changes either.
+    request_digest: str | None = None  # ``payload_digest`` of what arrived: the client's row says what it sent.
 
     @property
     def deadline_at(self) -> Instant:
@@ -101,6 +103,7 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
 
 FIXED_FIELDS: Final = Intent.__struct_fields__.index("phase")
 """So many fields at the beginning never change."""
+CHANGING_FIELDS: Final = Intent.__struct_fields__[FIXED_FIELDS:-1]
 
 
 def by_pair(client_correlation_id: str, server_correlation_id: str) -> Key:
@@ -115,7 +118,10 @@ def by_logical_key(principal: str, client_correlation_id: str) -> Key:
 
 def fixed_facts(intent: Intent) -> str:
     """What the line that registers an intent says of everything that never changes again, so an edit shows."""
-    return digest(FACTS_TAG, _encode(msgspec.structs.astuple(intent)[:FIXED_FIELDS]))[:FACTS_CHARS]
+    facts = msgspec.structs.astuple(intent)[:FIXED_FIELDS]
+    if intent.request_digest is not None:  # Lines that are older than the field were written without it.
+        facts = (*facts, intent.request_digest)
+    return digest(FACTS_TAG, _encode(facts))[:FACTS_CHARS]
 
 
 def outcome_facts(intent: Intent) -> str:

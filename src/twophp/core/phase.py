@@ -216,6 +216,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     client_id_is_proxy: bool = False
     owner: str = ""
     counted_bytes: int | None = None
+    request_digest: str | None = None
 
 
 class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -402,6 +403,7 @@ def _registered(command: Register, policy: Policy) -> Intent:
         ttl_ms=policy.effective_ttl_ms(command.requested_ttl_ms),
         delta_ms=policy.delta_ms,
         counted_bytes=command.counted_bytes,
+        request_digest=command.request_digest,
     )
 
 

@@ -12,7 +12,7 @@ from twophp.core.budget import BY_FLOW, Spent
 from twophp.core.call import BY_CLIENT_ID, CALL, Call, Stage
 from twophp.core.entry import LedgerEntry
 from twophp.core.fence import BY_RESOURCE, Fence
-from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, FIXED_FIELDS, INTENT, Intent, Mode, Phase
+from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, CHANGING_FIELDS, INTENT, Intent, Mode, Phase
 from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
 from twophp.core.quota import BY_PRINCIPAL, Usage
@@ -92,7 +92,7 @@ INTENTS: Final = Table(
     delete=sql("delete_intent"),
     record=_intent,
     row=msgspec.structs.astuple,
-    changes=attrgetter(*Intent.__struct_fields__[FIXED_FIELDS:]),
+    changes=attrgetter(*CHANGING_FIELDS),
 )
 OBLIGATIONS: Final = Table(
     kind=OBLIGATION,
