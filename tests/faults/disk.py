@@ -116,7 +116,7 @@ def _calls(log: str) -> Iterator[tuple[str, str, int]]:
     begun: dict[str, str] = {}
     for line in log.splitlines():
         if line.endswith("<unfinished ...>"):
-            begun[line.split()[0]] = line.removesuffix("<unfinished ...>")
+            begun[line.split()[0]] = line.removesuffix(" <unfinished ...>")
             continue
         if resumed := RESUMED.match(line):
             line = begun.pop(resumed[1]) + resumed[2]  # noqa: PLW2901 - The two halves of one line.

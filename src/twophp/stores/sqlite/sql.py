@@ -32,9 +32,13 @@ def sql(name: str) -> str:
     return _statements()[name]
 
 
-@cache
 def migrations(package: str = __package__) -> tuple[tuple[int, str], ...]:
-    """Number and text of every migration of a package, in order."""
+    """Number and text of every migration of a package, in order. Read once."""
+    return _migrations(package)
+
+
+@cache
+def _migrations(package: str) -> tuple[tuple[int, str], ...]:
     folder = files(package).joinpath("migrations")
     found = [(int(path.name[:4]), path.read_text(encoding="utf-8")) for path in folder.iterdir()]
     return tuple(sorted(found))
