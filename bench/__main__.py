@@ -144,12 +144,13 @@ def _show_client(console: Console, rows: list[dict[str, Any]]) -> None:
 
 def _show_central(console: Console, databases: dict[str, Any]) -> None:
     table = Table(title="rows into the central ledger, as a share of the raw limit")
-    for column in ("", "batch", "raw per s", "ours per s", "ratio", "sent again, x new"):
+    for column in ("", "batch", "at once", "raw per s", "ours per s", "ratio", "sent again, x new"):
         table.add_column(column, justify="right")
     for name, figures in databases.items():
         for row in figures["ingest"].values():
             rates = f"{row['raw_per_second']:,.0f}", f"{row['rows_per_second']:,.0f}", f"{row['ratio']:.2f}"
-            table.add_row(name, f"{row['batch']:,}", *rates, f"{row['sent_again_cost']:.2f}")
+            size = f"{row['batch']:,}", str(row["at_once"])
+            table.add_row(name, *size, *rates, f"{row['sent_again_cost']:.2f}")
     console.print(table)
     for name, figures in databases.items():
         few, many = figures["tree"]["among_few"], figures["tree"]["among_many"]

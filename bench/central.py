@@ -32,8 +32,10 @@ from twophp.stores.sqlite.connection import open_connection
 from twophp.stores.sqlite.sql import named
 
 ROWS = 50_000
-BATCHES = {"as_shipped": 250, "largest": 5_000}
-"""What a shipper sends unless told otherwise, and the most that is taken."""
+BATCHES = {"as_shipped": (250, 1), "of_a_fleet": (250, 16), "largest": (5_000, 1)}
+"""How many rows a batch has, and how many batches arrive at once: what a shipper sends unless told otherwise, the same
+from many services at the same time, and the most that is taken."""
+LARGEST = 5_000
 FEW, MANY = 10_000, 1_000_000
 TREES = 400
 NOW = 1_800_000_000_000
@@ -181,12 +183,12 @@ async def _postgres(url: str, rounds: int, scale: int) -> dict[str, Any]:
 
 async def _figures(fresh: Any, rounds: int, scale: int) -> dict[str, Any]:
     ingest = {}
-    for name, batch in BATCHES.items():
+    for name, (batch, at_once) in BATCHES.items():
         runs = []
         for seed in range(rounds):
             async with fresh() as (store, write):
-                runs.append(await _ingest(store, write, batch, max(batch, ROWS // scale), seed))
-        ingest[name] = {"batch": batch} | {key: median(run[key] for run in runs) for key in runs[0]}
+                runs.append(await _ingest(store, write, batch, at_once, max(batch * at_once, ROWS // scale), seed))
+        ingest[name] = {"batch": batch, "at_once": at_once} | {key: median(run[key] for run in runs) for key in runs[0]}
     trees = {}
     for stored in (FEW, MANY // scale):
         async with fresh() as (store, write):
@@ -198,16 +200,19 @@ async def _figures(fresh: Any, rounds: int, scale: int) -> dict[str, Any]:
     }
 
 
-async def _ingest(store: CentralStore, write: Write, batch: int, count: int, seed: int) -> dict[str, float]:
-    """Rows per second, raw and ours, each over its own clock."""
+async def _ingest(
+    store: CentralStore, write: Write, batch: int, at_once: int, count: int, seed: int
+) -> dict[str, float]:
+    """Rows per second, raw and ours, each over its own clock. A batch is durable by itself, in raw as in ours."""
     writer = await store.register("orders", LEDGER, "bench", NOW)
     rows = Made(seed).rows(count)
     raw = new = again = 0.0
-    for first in range(0, count, batch):
-        some = rows[first : first + batch]
-        raw += await _timed(write(some, first))
-        new += await _timed(_stored(store, writer, some, "stored"))
-        again += await _timed(_stored(store, writer, some, "known"))
+    for first in range(0, count, batch * at_once):
+        some = [rows[at : at + batch] for at in range(first, min(count, first + batch * at_once), batch)]
+        for each in some:
+            raw += await _timed(write(each, first))
+        new += await _timed(_all_stored(store, writer, some, "stored"))
+        again += await _timed(_all_stored(store, writer, some, "known"))
     return {
         "raw_per_second": count / raw,
         "rows_per_second": count / new,
@@ -215,6 +220,12 @@ async def _ingest(store: CentralStore, write: Write, batch: int, count: int, see
         "sent_again_per_second": count / again,
         "sent_again_cost": again / new,
     }
+
+
+async def _all_stored(
+    store: CentralStore, writer: Service, batches: Sequence[Sequence[LedgerEntry]], outcome: str
+) -> None:
+    await asyncio.gather(*(_stored(store, writer, batch, outcome) for batch in batches))
 
 
 async def _stored(store: CentralStore, writer: Service, rows: Sequence[LedgerEntry], outcome: str) -> None:
@@ -226,7 +237,7 @@ async def _trees(store: CentralStore, write: Write, stored: int) -> dict[str, fl
     """How long a tree of fourteen rows takes from a member of it, among ``stored`` rows; and the last of filling."""
     writer, made = await store.register("orders", LEDGER, "bench", NOW), Made(stored)
     members, since, raw, new = [], 0, 0.0, 0.0
-    batch = BATCHES["largest"]
+    batch = LARGEST
     for first in range(0, stored, batch):
         planted = [made.tree() for _tree in range(TREES * batch // stored + 1)]
         rows = [row for tree in planted for row in tree]

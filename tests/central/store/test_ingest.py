@@ -156,7 +156,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.req("P-9.8-07b", "P-10.2-e", "P-9.8-0")
+@pytest.mark.req("P-9.8-07b", "P-10.2-e", "P-9.8-0", "A-45")
 @pytest.mark.parametrize("rule", BROKEN)
 async def test_a_row_that_breaks_a_rule_is_refused_and_the_others_are_not(store: CentralStore, rule: str) -> None:
     acks = await send(store, order(1), replace(order(2), **BROKEN[rule]), order(3))
@@ -166,7 +166,7 @@ async def test_a_row_that_breaks_a_rule_is_refused_and_the_others_are_not(store:
     assert await store.alarms() == []
 
 
-@pytest.mark.req("P-9.8-07")
+@pytest.mark.req("P-9.8-07", "A-49")
 async def test_a_client_row_without_a_target_or_with_a_phase_it_cannot_know_is_refused(store: CentralStore) -> None:
     mine = client_row(service_ledger_id=LEDGER)
     rows = [replace(mine, target=None), replace(mine, phase=Phase.ABANDONED, outcome=Phase.ABANDONED)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import apsw
 import pytest
 from msgspec.structs import replace
 
@@ -25,6 +26,8 @@ from tests.central.store.scene import (
 from twophp.central.ports import CentralStore, Row, Sla, Wanted
 from twophp.central.postgres import PostgresCentral
 from twophp.central.sqlite import SqliteCentral
+from twophp.central.sqlite.database import SQL
+from twophp.central.sqlite.store import _conditions as asked_for
 from twophp.core.calltree import call_tree
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import Refused
@@ -103,6 +106,36 @@ async def test_what_stalled(store: CentralStore) -> None:
     assert [row.entry.phase for row in running.rows] == [Phase.PROCESSING]
     ended = await store.entries(Wanted(phases=frozenset({Phase.COMMITTED, Phase.TTL_EXPIRED})))
     assert [row.entry.phase for row in ended.rows] == [Phase.TTL_EXPIRED, Phase.COMMITTED]
+
+
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "initiated": {"source": "serviceA", "actor": "client"},
+    "stalled": {"phases": frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})},
+    "either id": {"correlation_id": "client-1"},
+}
+
+
+async def plan(store: SqliteCentral, statement: str, values: tuple[Any, ...]) -> list[str]:
+    def ask(connection: apsw.Connection) -> list[str]:
+        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+    return await store._database.read(ask)
+
+
+@pytest.mark.req("P-9.4-d")
+async def test_the_drafts_questions_are_answered_from_indexes() -> None:
+    """SQLite says how it would find the rows: never one by one through the whole table."""
+    store = SqliteCentral(None)
+    plans = {"tree": ("tree", ("client-1", 1, 100)), "pairs": ("of_pairs", ("[]",))}
+    asked = {name: (SQL[statement], values) for name, (statement, values) in plans.items()}
+    for name, wanted in QUESTIONS.items():
+        where, values = asked_for(Wanted(**wanted), None)
+        asked[name] = (SQL["entries"].format(conditions=where), (*values, 100))
+    for name, (statement, values) in asked.items():
+        steps = await plan(store, statement, values)
+        assert any("INDEX entry_" in step for step in steps), name
+        assert [step for step in steps if step.startswith("SCAN entry") and "INDEX" not in step] == [], name
+    await store.close()
 
 
 WANTED: list[tuple[dict[str, Any], list[str]]] = [

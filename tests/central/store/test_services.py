@@ -14,6 +14,7 @@ from tests.central.store.scene import T0, contents, order, outcomes, send
 from tests.postgres import free_port
 from twophp.central.opening import open_central
 from twophp.central.ports import Access, CentralStore, Role, Token
+from twophp.central.postgres import database as postgres
 from twophp.central.sqlite import database
 from twophp.core.errors import CommitUnknown, ConfigError, SchemaMismatch, StoreOverloaded, StoreUnavailable
 from twophp.stores.sqlite import SQLiteStore
@@ -115,6 +116,29 @@ async def test_a_url_of_nothing_known_is_refused(address: str) -> None:
 async def test_a_server_that_is_not_there_is_said_to_be() -> None:
     with pytest.raises(StoreUnavailable):
         await open_central(f"postgresql://twophp@127.0.0.1:{free_port()}/postgres")
+
+
+async def test_a_server_that_does_not_sync_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(postgres.SQL, "durability", "SELECT 'off', 'on', 'on'")
+    with pytest.raises(ConfigError) as refused:
+        await open_central(postgres_url)
+    assert refused.value.code == "weak_durability"
+
+
+async def test_a_connection_that_was_cut_is_replaced(store: CentralStore, lasting: Open, url: str) -> None:
+    """The database was restarted, or somebody tidied up: the next question goes through, or may be asked again."""
+    if url.startswith("postgresql"):
+        server = await asyncpg.connect(url)
+        await server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'twophp central'"
+        )
+        await server.close()
+    for _again in range(3):
+        try:
+            await send(store, order(1))
+        except (StoreUnavailable, CommitUnknown):
+            continue
+    assert await contents(await lasting()) == [order(1)]
 
 
 async def test_a_services_own_ledger_is_not_taken_for_the_central_one(tmp_path: Path) -> None:
