@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from tests.core.registrations import registered
-from twophp.core.compensation import RULES, CompensationDecision, CompensationFacts, CompensationReadback, decide, verify
+from twophp.core.compensation import (
+    RULES,
+    CompensationDecision,
+    CompensationFacts,
+    CompensationReadback,
+    decide,
+    verify,
+)
 from twophp.core.registration import Compensation, CompensationRequest, Nonce, State, VerifyStatus
 
 T0 = 20_000
