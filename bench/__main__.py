@@ -24,7 +24,7 @@ def main() -> None:
     """Run everything, or a quick look at it."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to take medians over (default: 5)")
-    parser.add_argument("--only", choices=SECTIONS, help="one section alone, nothing written")
+    parser.add_argument("--only", choices=SECTIONS, help="one section alone; the others' figures stay as they were")
     parser.add_argument("--quick", action="store_true", help="one short round, nothing written: does it still run?")
     options = parser.parse_args()
     rounds, scale = (1, 10) if options.quick else (options.rounds, 1)
@@ -51,8 +51,9 @@ def main() -> None:
             console.print(f"central: ingest, and trees among {central.MANY // scale:,} rows", style="dim")
             found["central"] = central.measure(folder, rounds, scale)
     _show(console, found)
-    if not options.quick and not options.only:
-        LATEST.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if not options.quick:
+        before = json.loads(LATEST.read_text(encoding="utf-8")) if options.only and LATEST.exists() else {}
+        LATEST.write_text(json.dumps({**before, **found}, indent=2) + "\n", encoding="utf-8")
         console.print(f"written: bench/{LATEST.name}", style="dim")
 
 
