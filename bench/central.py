@@ -38,6 +38,7 @@ from many services at the same time, and the most that is taken."""
 LARGEST = 5_000
 FEW, MANY = 10_000, 1_000_000
 TREES = 400
+PASSES = 5  # A tree is asked for so often, and its median counts: what strikes once was the machine.
 NOW = 1_800_000_000_000
 LEDGER = "00000000-0000-4000-8000-000000000001"
 SQL = named(Path(__file__).with_name("central.sql").read_text(encoding="utf-8"))
@@ -250,7 +251,8 @@ async def _trees(store: CentralStore, write: Write, stored: int) -> dict[str, fl
         else:
             await store.ingest(writer, rows, NOW)
     gc.collect()
-    times = [await _timed(_found(store, member)) for member in members[: TREES * 2]][TREES // 4 :]
+    passes = [[await _timed(_found(store, member)) for member in members] for _pass in range(PASSES)]
+    times = [median(each) for each in zip(*passes, strict=True)]
     return {
         "stored": stored,
         "p50_ms": median(times) * 1e3,

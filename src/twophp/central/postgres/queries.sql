@@ -140,7 +140,9 @@ called (id) AS (
     SELECT id FROM (SELECT id FROM above LIMIT $2) AS ancestor
     UNION
     SELECT child.client_correlation_id FROM called CROSS JOIN LATERAL (
-        SELECT client_correlation_id FROM entry WHERE parent_reference_id = called.id AND actor = 'client' OFFSET 0
+        SELECT client_correlation_id FROM entry
+        WHERE parent_reference_id = called.id AND actor = 'client' AND parent_reference_id <> client_correlation_id
+        OFFSET 0
     ) AS child
 )
 SELECT found.* FROM (SELECT id FROM called LIMIT $2) AS member CROSS JOIN LATERAL (

@@ -285,7 +285,8 @@ def _conditions(wanted: Wanted, place: int | None) -> tuple[str, Values]:
 
 
 def _with_hashes(row: Values) -> Values:
-    parent = crc32(row[8].encode()) if row[5] == "client" else None
+    is_child = row[5] == "client" and row[8] != row[1]
+    parent = crc32(row[8].encode()) if is_child else None
     return (*row, crc32(row[1].encode()), crc32(row[2].encode()), parent)
 
 

@@ -36,8 +36,9 @@ CREATE TABLE entry (
 ALTER TABLE entry ADD PRIMARY KEY (sequence);
 CREATE UNIQUE INDEX entry_is_one ON entry (client_correlation_id, server_correlation_id, actor, service_ledger_id);
 CREATE INDEX entry_by_server_id ON entry USING hash (server_correlation_id);
--- A server row's parent is its own client id, which the unique index finds; only client rows need one of their own.
-CREATE INDEX entry_children ON entry USING hash (parent_reference_id) WHERE actor = 'client';
+-- The parent of a server row, and of a root, is its own client id, which the unique index finds.
+CREATE INDEX entry_children ON entry USING hash (parent_reference_id)
+WHERE actor = 'client' AND parent_reference_id <> client_correlation_id;
 CREATE INDEX entry_open ON entry (sequence) WHERE outcome IS NULL OR outcome = 'TTL_EXPIRED';
 CREATE INDEX entry_initiated ON entry (source, sequence) WHERE actor = 'client';
 -- Rows arrive about in the order of their calls, so a page has rows of one time: a summary of pages is index enough.

@@ -34,7 +34,7 @@ CREATE TABLE entry (
     request_digest         TEXT,
     client_hash            INTEGER NOT NULL,
     server_hash            INTEGER NOT NULL,
-    parent_hash            INTEGER              -- of client rows; a server row's parent is its own client id
+    parent_hash            INTEGER              -- where the parent is not the row's own client id, which is indexed
 ) STRICT;
 -- Ids are long and random: an index over them would be as large as the table, and every row would change a page of its
 -- own in each. So their CRC-32 is indexed, and whoever looks for an id compares the id as well. That there is one row for
