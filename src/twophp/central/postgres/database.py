@@ -23,6 +23,12 @@ try:
     import asyncpg  # type: ignore[import-untyped]
 except ImportError:  # pragma: no cover - the extra is part of what the tests install.
     asyncpg = None
+    _UNHEARD: tuple[Any, ...] = ()
+    _THEIRS: tuple[Any, ...] = ()
+else:
+    # The server said nothing, or was cut off in the middle of a word: the driver then finds its own state impossible.
+    _UNHEARD = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+    _THEIRS = (asyncpg.PostgresError, *_UNHEARD)
 
 CONNECTIONS: Final = 10
 CONNECT_S: Final = 10
@@ -48,7 +54,7 @@ def _errors() -> tuple[tuple[Any, type[TwoPHPError], str, str], ...]:
         (said.InvalidCatalogNameError, ConfigError, "no_such_database", "there is no such database"),
         (said.IntegrityConstraintViolationError, StoreError, "constraint", "the change breaks a constraint"),
         (
-            (said.PostgresConnectionError, said.OperatorInterventionError, said.InterfaceError, OSError, TimeoutError),
+            (said.PostgresConnectionError, said.OperatorInterventionError, *_UNHEARD),
             StoreUnavailable,
             "store_unavailable",
             "the database does not answer",
@@ -74,7 +80,7 @@ def is_taken(error: Exception) -> bool:
 async def _in_our_words() -> AsyncIterator[None]:
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except _THEIRS as error:
         raise translate(error) from error
 
 
@@ -159,7 +165,7 @@ async def _roll_back(transaction: Any) -> None:
     """What is lost with its connection is rolled back by the server."""
     try:
         await transaction.rollback()
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+    except _THEIRS:
         return
 
 
@@ -168,7 +174,7 @@ async def _commit(transaction: Any) -> None:
         await transaction.commit()
     except asyncpg.IntegrityConstraintViolationError:
         raise  # Certain: it was refused.
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except _THEIRS as error:
         message = f"the commit failed and may still have happened: {error}"
         raise CommitUnknown(message) from error
 
