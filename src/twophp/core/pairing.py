@@ -5,8 +5,9 @@ first, when Phase 1 arrives; the client writes second, when it has the answer, a
 durable. Three things follow.
 
 * A server's row without the client's is legal: the answer was lost (it will expire), or is under way (A-48). If it was
-  confirmed all the same, the client's row exists, in a ledger that was not read. Transparent calls never have a row of
-  their client: that is their design and no lack (A-46).
+  confirmed all the same, the client's row is in a ledger that was not read, or it is a client that keeps none, such as
+  a script with the two header fields. Transparent calls never have a row of their client: that is their design and no
+  lack (A-46).
 * A client's row without the server's is never legal. Unless the ledger of the service it called was not read, a row
   that was durable is gone, and that is an alarm.
 * A client knows only what it was told (A-49), so its row may lag behind the server's, and never runs ahead of it:
@@ -26,7 +27,7 @@ The rules, the first that fits:
     answer_lost           SERVER_ONLY   never confirmed: the client may never have had the ids (A-48)
     answer_under_way      SERVER_ONLY   not confirmed yet
     callback_lost         SERVER_ONLY   auto-confirm: neither callback nor answer has arrived (P-5.5.5-c)
-    client_unread         SERVER_ONLY   confirmed, so the client has a row; its ledger was not read
+    client_unread         SERVER_ONLY   confirmed: the client's row is in a ledger that was not read, or it keeps none
     server_unread         CLIENT_ONLY   the ledger of the service it called was not read
     server_row_missing    CLIENT_ONLY   it was read, and the row is not there
 """
@@ -90,7 +91,7 @@ WORDS: Final[Mapping[Reason, str]] = {
     Reason.ANSWER_LOST: "never confirmed: its client may not have had the answer to Phase 1",
     Reason.ANSWER_UNDER_WAY: "not confirmed yet: its client may not have the answer to Phase 1",
     Reason.CALLBACK_LOST: "neither callback nor answer has reached a client whose ledger was read",
-    Reason.CLIENT_UNREAD: "it was confirmed, so its client has a row, in a ledger that was not read",
+    Reason.CLIENT_UNREAD: "confirmed: its client's row is in a ledger that was not read, or its client keeps none",
     Reason.SERVER_UNREAD: "the ledger of the service it called was not read",
     Reason.SERVER_ROW_MISSING: "the service it called has no row of it, though it must have written first",
 }
