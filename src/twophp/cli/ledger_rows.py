@@ -83,7 +83,8 @@ def _advice(row: LedgerEntry, now: Instant) -> str:
     if row.phase is Phase.PROCESSING:
         return "its process is gone; the service recovers it at its next sweep, if it runs"
     if row.phase is Phase.TTL_EXPIRED:
-        return "nobody confirmed it in time; its payload goes when the grace ends"
+        kept = "its payload goes when the grace ends" if row.actor == "server" else "it never ran"
+        return f"nobody confirmed it in time; {kept}"
     if left_ms > 0:
         return f"may still be confirmed for {lasted(left_ms)}"
     who = "the service sweeps it up" if row.actor == "server" else "the client finds out what became of it"
