@@ -166,6 +166,7 @@ class Shipper:
 
     def start(self) -> None:
         """Begin."""
+        log.info("rows go to %s every %g s", self._to.url, self._to.interval_s)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
