@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Literal, TypeAlias, TypedDict
+from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -19,6 +20,8 @@ from twophp.engine.ship import Shipping, shipping
 from twophp.wire.paths import CONFIRM_SUFFIX
 
 MIB = 1024 * 1024
+
+PULL_VARIABLE: Final = "TWOPHP_PULL_URL"
 
 Prevalidate: TypeAlias = Callable[[Head, bytes], Awaitable[None] | None]
 """Looks at a Phase 1 request before it is stored; raises to refuse it (A-07)."""
@@ -57,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     central_token: str | None = None
     central_interval_s: float | None = None
     management_token: str | None = None  # Lets the central ledger pull; also TWOPHP_MANAGEMENT_TOKEN.
-    pull_url: str | None = None  # Where it can: this service's address with /_2php/ledger.
+    pull_url: str | None = None  # Where it can: this service's address with /_2php/ledger; also TWOPHP_PULL_URL.
 
     def __post_init__(self) -> None:
         rules = [
@@ -86,7 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             self.central,
             self.central_token,
             self.central_interval_s,
-            pull_url=self.pull_url,
+            pull_url=self.pull_url or os.environ.get(PULL_VARIABLE),
             allow_insecure=self.allow_insecure,
         )
 
