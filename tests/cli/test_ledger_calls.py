@@ -108,7 +108,7 @@ WORKED_NAMES = (
 def test_what_is_in_no_ledger_is_said_and_is_no_alarm(chain: Path) -> None:
     result = run("ledger", "tree", "client-corr-id2", chain / "serviceA.db")
     assert result.exit_code == OK
-    assert "? -> serviceA/orders  done  SERVER_ONLY (it was confirmed, so its client has a row" in result.stdout
+    assert "? -> serviceA/orders  done  SERVER_ONLY (confirmed: its client's row is in a ledger" in result.stdout
     assert "CLIENT_ONLY (the ledger of the service it called was not read)" in result.stdout
     assert "server  no row  server-corr-id2" in result.stdout
     assert "there may be calls above it" in result.stderr
