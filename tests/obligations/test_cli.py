@@ -56,6 +56,7 @@ def test_list(scene: Scene, ids: list[str]) -> None:
     assert [line["key"] for line in document(scene, "list", "--flow", "publish", "--limit", "1")] == ["k2"]
     assert [line["key"] for line in document(scene, "list", "--trace", "t1")] == ["k1"]
     assert [line["key"] for line in document(scene, "list", "--before", ids[1])] == ["k0"]
+    assert run(scene, "list", "--flow", "none").stdout == "no obligations are found\n"
     people = run(scene, "list").stdout
     assert all(oid in people for oid in ids)
 

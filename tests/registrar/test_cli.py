@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,25 @@ def test_a_surface_that_cannot_be_probed_is_a_finding(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_has_no_tables_to_look_through_is_one_line(tmp_path: Path) -> None:
+    missing = run("surface", tmp_path / "none.db")
+    assert (missing.exit_code, missing.stderr.split(":")[0]) == (UNUSABLE, "error[no_such_database]")
+    junk = tmp_path / "junk.db"
+    junk.write_text("no database at all, " * 100, encoding="utf-8")
+    for command in ("surface", "audit"):
+        result = run(command, junk)
+        assert (result.exit_code, result.stderr.split(":")[0]) == (UNUSABLE, "error[not_a_database]")
+
+
+def test_a_table_that_demands_nothing_is_tried_with_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    make(str(path), "CREATE TABLE empty_t (a)")
+    result = run("surface", path)
+    assert result.exit_code == FOUND
+    assert "syntax error" not in result.stdout
+    assert "tried: UPDATE changes a" in result.stdout
+
+
 @pytest.mark.req("REG-7-05", "A-94")
 def test_the_gate_is_shown_opened_and_held(filed: Scene) -> None:
     assert run("gate", filed.path).stdout.startswith("REGISTRATION_OPEN: on the word of board-7\n")
@@ -71,6 +91,7 @@ def test_a_key_is_resolved(filed: Scene) -> None:
     filed.registered()
     found = run("resolve", filed.path, "lrk-1")
     assert (found.exit_code, found.stdout.splitlines()[0]) == (OK, "lrk-1: CONSUMED, registered-closed")
+    assert re.search(r"^registered_at +\d{4}-\d\d-\d\dT[\d:.]+Z *$", found.stdout, re.MULTILINE)
     absent = run("resolve", filed.path, "lrk-2", "--json")
     assert (absent.exit_code, document(absent)["code"]) == (FOUND, "ABSENT")
     assert filed.rows()["registrar_fence"] == 1
@@ -78,6 +99,7 @@ def test_a_key_is_resolved(filed: Scene) -> None:
 
 @pytest.mark.req("A-93")
 def test_refusals_are_listed(filed: Scene) -> None:
+    assert run("audit", filed.path).stdout == "nothing was refused\n"
     filed.registrar.register(filed.asks(authorization_nonce="junk"))
     filed.registrar.register(filed.asks(logical_request_key="lrk-2", authorization_nonce="junk"))
     assert "NONCE_UNBOUND" in run("audit", filed.path).stdout

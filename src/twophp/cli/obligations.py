@@ -37,7 +37,7 @@ T = TypeVar("T")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
 
-@click.group()
+@click.group(short_help="Look after effects that are reserved, then settled.")
 def obligations() -> None:
     """Look after obligations: effects that are reserved, then committed or rolled back.
 
@@ -121,6 +121,9 @@ def list_(file: str, state: str | None, *, as_json: bool, **wanted: Any) -> None
     if as_json:
         print_json(lines)
         return
+    if not lines:
+        out().print("no obligations are found")
+        return
     rows = table("obligation", "flow", "key", "state", "reserved", "settled", "by", "trace")
     for line in lines:
         word = "Overdue" if line.overdue else line.state
@@ -200,7 +203,10 @@ async def _payload(path: str, service: str | None, obligation_id: str) -> Any:
 # release.
 
 
-@obligations.command(epilog=examples("obligations release effects.db 6f1c...-2a --trace INC-4711"))
+@obligations.command(
+    epilog=examples("obligations release effects.db 6f1c...-2a --trace INC-4711"),
+    short_help="Roll back one that its owner will not settle.",
+)
 @click.argument("file")
 @click.argument("obligation_id", metavar="ID")
 @click.option("--trace", "trace_id", default="twophp-cli", show_default=True, metavar="ID", help="For the audit log.")
@@ -243,9 +249,10 @@ def _by_the_service(_effect: Effect) -> None:
 
 
 @obligations.command(
+    short_help="Export every event as a chain of hashes.",
     epilog=examples(
         "obligations audit effects.db --json > audit.jsonl", "obligations audit effects.db --check audit.jsonl"
-    )
+    ),
 )
 @click.argument("file")
 @click.option("--check", type=click.Path(exists=True, dir_okay=False), help="An export to compare with FILE.")
@@ -303,7 +310,8 @@ def _first_difference(exported: Sequence[bytes], lines: Iterator[AuditLine]) -> 
 
 
 @obligations.command(
-    epilog=examples("obligations report effects.db", "obligations report effects.db --since 2026-01-31T00:00:00Z")
+    short_help="Say whether obligations leak, by flow and state.",
+    epilog=examples("obligations report effects.db", "obligations report effects.db --since 2026-01-31T00:00:00Z"),
 )
 @click.argument("file")
 @click.option("--since", metavar="INSTANT", help="Only what was reserved from then on, as in 2026-01-31T00:00:00Z.")

@@ -17,6 +17,7 @@ from twophp.registrar import Registrar, Status, evaluate_surface, select_surface
 from twophp.registrar.opening import OWN_SURFACE
 from twophp.stores.sqlite.reading import reading
 from twophp.stores.sqlite.registrar import SQLiteWitness
+from twophp.wire.instant import format_instant
 
 MOST_LINES: Final = 10_000
 
@@ -25,17 +26,18 @@ T = TypeVar("T")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
 
-@click.group()
+@click.group(short_help="Prove a replay surface; look at registrations.")
 def registrar() -> None:
     """Prove a replay surface, open or hold the gate, look at registrations."""
 
 
 @registrar.command(
+    short_help="Prove that a table may serve as a replay store.",
     epilog=examples(
         "registrar surface sqlite:///effects.db registrar_consumed",
         "registrar surface postgresql://reader@db/app iu_route_attempt --json",
         "registrar surface sqlite:///effects.db",
-    )
+    ),
 )
 @click.argument("url")
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
@@ -92,11 +94,12 @@ def _print_report(report: SurfaceReport) -> None:
 
 
 @registrar.command(
+    short_help="Say whether anything may be registered; open or hold.",
     epilog=examples(
         "registrar gate effects.db",
         "registrar gate effects.db --open board-2026-07",
         'registrar gate effects.db --hold "audit under way"',
-    )
+    ),
 )
 @click.argument("url_or_path")
 @click.option("--open", "authority", metavar="AUTHORITY", help="Open it on this authority's word; proves the surface.")
@@ -131,7 +134,10 @@ def _said(status: Status) -> str:
     return f"{status.gate}: {on_whose_word}\n{status.surface}: {status.surface_status}"
 
 
-@registrar.command(epilog=examples("registrar resolve effects.db lrk-1", "registrar resolve effects.db lrk-1 --json"))
+@registrar.command(
+    epilog=examples("registrar resolve effects.db lrk-1", "registrar resolve effects.db lrk-1 --json"),
+    short_help="Find out for good what became of a key.",
+)
 @click.argument("url_or_path")
 @click.argument("logical_request_key")
 @json_option
@@ -155,7 +161,7 @@ def _print_decision(key: str, decision: Decision) -> None:
     if decision.result is not None:
         made = table("field", "value")
         for name, value in msgspec.structs.asdict(decision.result).items():
-            made.add_row(name, str(value))
+            made.add_row(name, format_instant(value) if name.endswith("_at") else str(value))
         show(made)
 
 
@@ -170,13 +176,18 @@ def audit(url_or_path: str, logical_request_key: str | None, limit: int, *, as_j
     if as_json:
         print_json(lines)
         return
+    if not lines:
+        out().print("nothing was refused")
+        return
     made = table("at", "code", "row", "key", "attempt")
     for line in lines:
-        made.add_row(str(line.at), line.code, line.row, line.logical_request_key, line.attempt_id)
+        made.add_row(format_instant(line.at), line.code, line.row, line.logical_request_key, line.attempt_id)
     show(made)
 
 
-@registrar.command(epilog=examples("registrar check effects.db"))
+@registrar.command(
+    epilog=examples("registrar check effects.db"), short_help="Prove that nothing consumed has disappeared."
+)
 @click.argument("url_or_path")
 @json_option
 @click.pass_context

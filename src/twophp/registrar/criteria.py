@@ -232,13 +232,15 @@ class Probes:
 
 
 def _sample(shape: Shape, number: int) -> dict[str, Any]:
-    """A row that ought to be acceptable, unlike that of any other number."""
+    """A row that ought to be acceptable, unlike that of any other number.
+
+    A table that demands nothing gets a value wherever it may: an empty row could not be found again.
+    """
     known = {LOGICAL_KEY, REPLAY_KEY, NONCE, "domain", *(name for names in BINDING.values() for name in names)}
-    return {
-        name: _value(shape, name, number)
-        for name, column in shape.columns.items()
-        if column.required or name in known or ATTEMPT.search(name)
-    }
+    columns = shape.columns
+    given = [name for name in columns if columns[name].required or name in known or ATTEMPT.search(name)]
+    optional = [name for name in columns if columns[name].nullable]
+    return {name: _value(shape, name, number) for name in given or optional or columns}
 
 
 def _value(shape: Shape, name: str, number: int) -> Any:

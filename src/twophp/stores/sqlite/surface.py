@@ -13,6 +13,8 @@ from typing import Any, Final, Literal
 
 import apsw
 
+from twophp.core.errors import ConfigError
+from twophp.stores.sqlite.connection import translate
 from twophp.stores.sqlite.registrar import as_registrar
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.surfaces import Column, Kind, NoSuchTable, Shape, Tried, Values, allowed_values, done, refused
@@ -21,10 +23,14 @@ WAIT_MS: Final = 5_000
 
 
 def table_names(path: str) -> list[str]:
-    """Every table of a file."""
+    """Every table of a file, or an error that says why nobody can tell."""
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no database {path}", code="no_such_database")
     connection = _open(path)
     try:
         return [str(name) for (name,) in connection.execute(sql("surface_all_tables"))]
+    except apsw.Error as error:
+        raise translate(error, path) from error
     finally:
         connection.close()
 
