@@ -139,6 +139,16 @@ def test_a_database_that_is_not_ours(well_kept: Path, damage: str, code: str) ->
     assert (level, f"[{code}]" in means) == ("fail", True)
 
 
+def test_a_central_ledgers_database_is_called_one(tmp_path: Path) -> None:
+    path = tmp_path / "central.db"
+    run("central", "token", "create", "alice", f"sqlite:///{path}", "--role", "audit")
+    _level, means, remedy = doctor(path)["store.schema"]
+    assert "[central_database]" in means
+    assert remedy == "use the service's own database"
+    for asked in ("pairs", "verify"):
+        assert run("ledger", asked, path).stderr.startswith(f"error[central_database]: {path}: is a central ledger's")
+
+
 def test_no_folder_no_file_no_write_ahead_log(well_kept: Path, tmp_path: Path) -> None:
     assert doctor(tmp_path / "none" / "orders.db")["store.file"][0] == "fail"
     assert not (tmp_path / "none").exists()

@@ -22,6 +22,7 @@ import apsw
 from twophp.central.statements import statements
 from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.stores.sqlite.connection import (
+    CENTRAL_APPLICATION_ID,
     Schema,
     is_fsync_failure,
     is_outside_fault,
@@ -40,7 +41,7 @@ MOST_TOGETHER: Final = 16
 CHECKPOINT_PAGES: Final = 16_384
 
 SQL: Final = statements(__package__)
-CENTRAL: Final = Schema(application_id=0x32504843, package=__package__, prove_durable=SQL["prove_durable"])  # "2PHC"
+CENTRAL: Final = Schema(application_id=CENTRAL_APPLICATION_ID, package=__package__, prove_durable=SQL["prove_durable"])
 
 T = TypeVar("T")
 Values: TypeAlias = tuple[Any, ...]

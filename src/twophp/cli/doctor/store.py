@@ -64,7 +64,9 @@ def examine(path: str) -> Health | Finding:
             "store.schema", error, "make the file and its folder readable for whoever runs this, then again"
         )
     except TwoPHPError as error:
-        return failed_with("store.schema", error, "use the service's own database, or restore it from its backup")
+        is_central = error.code == "central_database"
+        restore = "" if is_central else ", or restore it from its backup"
+        return failed_with("store.schema", error, f"use the service's own database{restore}")
 
 
 def check_owner(path: str, service: str) -> Iterator[Finding]:

@@ -17,6 +17,9 @@ from twophp.stores.clock import pause
 from twophp.stores.sqlite.sql import migrations, sql
 
 APPLICATION_ID: Final = 0x32504850  # "2PHP": the file says whose it is.
+CENTRAL_APPLICATION_ID: Final = (
+    0x32504843  # "2PHC": a central ledger's. Known here, so that it is told from a stranger's.
+)
 BUSY_TIMEOUT_MS: Final = 5_000
 WAL_TRIES: Final = 100
 WAL_PAUSE_S: Final = 0.02

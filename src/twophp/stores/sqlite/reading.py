@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import apsw
 
 from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable, Tampered
-from twophp.stores.sqlite.connection import APPLICATION_ID, open_connection, translate
+from twophp.stores.sqlite.connection import APPLICATION_ID, CENTRAL_APPLICATION_ID, open_connection, translate
 from twophp.stores.sqlite.sql import migrations, sql
 from twophp.stores.vault import key_name
 
@@ -79,6 +79,9 @@ def snapshot(path: str) -> Iterator[apsw.Connection]:
 def _refuse_other_schema(connection: apsw.Connection, path: str) -> None:
     newest = migrations()[-1][0]
     owner, schema = connection.execute("PRAGMA application_id").get, connection.execute("PRAGMA user_version").get
+    if owner == CENTRAL_APPLICATION_ID:
+        message = f"{path}: is a central ledger's database; ask the central ledger itself, by its URL"
+        raise SchemaMismatch(message, code="central_database")
     if owner != APPLICATION_ID:
         message = f"{path}: the file does not belong to twophp"
         raise SchemaMismatch(message, code="foreign_database")
