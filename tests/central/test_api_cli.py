@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -160,6 +161,15 @@ def test_serve_prints_an_operators_token_once_and_keeps_its_key_to_itself(
     # With the database at hand, a lost operator's token is no end.
     another = document(run("central", "token", "create", "again", store, "--role", "operations", "--json"))
     assert another["roles"] == ["operations"]
+
+
+def test_a_port_that_is_taken_is_one_line_and_makes_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("central", "serve", "--store", f"sqlite:///{tmp_path}/central.db", "--port", port)
+    assert (result.exit_code, result.stderr.split(":")[0]) == (UNUSABLE, "error[port_in_use]")
+    assert "--port" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_machines_are_served_with_tls_or_on_demand(tmp_path: Path) -> None:

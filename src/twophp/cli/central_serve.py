@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,10 +29,11 @@ PORT: Final = 8700
 
 
 @click.command(
+    short_help="Run the central ledger: API, pages and database.",
     epilog=examples(
         "central serve",
         "central serve --store postgresql://ledger@db/central --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem",
-    )
+    ),
 )
 @click.option("--store", default=CENTRAL_URL, show_default=True, envvar="TWOPHP_CENTRAL_STORE", help="The database.")
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -54,10 +58,34 @@ def serve(store: str, host: str, port: int, *, allow_insecure: bool, **more: Any
         raise click.UsageError("--tls-cert and --tls-key go together")
     if cert is None and not allow_insecure and not _is_this_machine(host):
         raise ConfigError("other machines need TLS; give a certificate, or say --allow-insecure", code="tls_required")
-    asyncio.run(_serve(store, host, port, allow_insecure=allow_insecure, **more))
+    with ExitStack() as stack:  # Before anything else: a first token must not be made where nobody is told of it.
+        listeners = [stack.enter_context(one) for one in _listen(host, port)]
+        asyncio.run(_serve(store, host, listeners, allow_insecure=allow_insecure, **more))
 
 
-async def _serve(url: str, host: str, port: int, *, allow_insecure: bool, **more: Any) -> None:
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Every address of the host, or an error that says why not."""
+    opened: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((one[0], one[4]) for one in _addresses(host, port)):
+            opened.append(socket.create_server(address[:2], family=family))
+    except OSError as error:
+        if opened and error.errno == errno.EADDRNOTAVAIL:
+            return opened  # A machine may have a name for an address that it has not.
+        for one in opened:
+            one.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port} is taken; choose another with --port", code="port_in_use") from error
+        raise ConfigError(f"nobody can listen on {host}:{port}: {error}", code="cannot_listen") from error
+    return opened
+
+
+def _addresses(host: str, port: int) -> list[Any]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return sorted(found, key=lambda one: one[0] != socket.AF_INET)
+
+
+async def _serve(url: str, host: str, listeners: list[socket.socket], *, allow_insecure: bool, **more: Any) -> None:
     import uvicorn  # noqa: PLC0415 - Of the extra twophp[central]; the rest of the command line does without.
 
     from twophp.central.app import create_app  # noqa: PLC0415
@@ -68,8 +96,6 @@ async def _serve(url: str, host: str, port: int, *, allow_insecure: bool, **more
     app = create_app(store, oidc=oidc, management_key=management_key(url), allow_insecure=allow_insecure)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         ssl_certfile=more["tls_cert"],
         ssl_keyfile=more["tls_key"],
         access_log=False,  # Who read what is in the database.
@@ -89,7 +115,7 @@ async def _serve(url: str, host: str, port: int, *, allow_insecure: bool, **more
             app.state.central.stopping.set()  # Live feeds end by themselves, so nobody has to cut them off.
             super().handle_exit(sig, frame)
 
-    await Server(config).serve()
+    await Server(config).serve(sockets=listeners)
 
 
 def _announce(scheme: str, host: str, port: int, secret: str | None) -> None:
