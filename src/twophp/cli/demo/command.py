@@ -20,7 +20,10 @@ NEEDS: Final = ("fastapi", "httpx2", "jinja2", "joserfc", "uvicorn")
 _SIGNALLED: Final = 128
 
 
-@click.command(epilog=examples("demo --once", "demo --keep ./demo", "demo --once --json"))
+@click.command(
+    epilog=examples("demo --once", "demo --keep ./demo", "demo --once --json"),
+    short_help="See it work: nine processes, and their ledgers.",
+)
 @click.option("--once", is_flag=True, help="End when the story is told; without it, go on with calls until Ctrl-C.")
 @click.option(
     "--keep",
@@ -31,7 +34,7 @@ _SIGNALLED: Final = 128
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def demo(ctx: click.Context, *, once: bool, keep: Path | None, as_json: bool) -> None:
-    """See it work: eight processes on loopback, calls that succeed, fail, stall and repeat, and the ledgers after them.
+    """See it work: nine processes on loopback, calls that succeed, fail, stall and repeat, and the ledgers after them.
 
     The chain is the draft's own (§10.3): client -> A -> B1, B2, B3 -> C1, D1, E1.
 

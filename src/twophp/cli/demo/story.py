@@ -83,7 +83,7 @@ class Story:
         self._console.print()
         self._title("Two-Phase HTTP in one minute")
         self._say("A change asked for over HTTP is first registered by both sides, and only then run: once.")
-        self._say("Eight processes on loopback, each with a ledger of its own; a central one gathers what they wrote:")
+        self._say("Nine processes on loopback: eight with ledgers of their own, and a central one that gathers them:")
         self._console.print()
         self._show(Text(PICTURE, "cyan"), 4)
 
@@ -196,8 +196,8 @@ class Story:
             self._say(f"{command} ledger {arguments} {folder}/*.db", "cyan", in_one_line=True)
         self._console.print()
         self._say("# the central ledger's pages; log in with the token", "dim")
+        self._say(f"export TWOPHP_OPERATOR_TOKEN={stage.center.token}", "cyan", in_one_line=True)
         self._say(f"{command} central serve --store {stage.center.store}", "cyan", in_one_line=True)
-        self._say(stage.center.token, "cyan", in_one_line=True)
 
     # One thing at a time.
 
