@@ -59,6 +59,8 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
     assert result.exit_code == OK
     is_group = not command or "Commands:" in result.stdout
     assert is_group or f"Example:\n    twophp {' '.join(command)}" in result.stdout
+    listed = result.stdout.partition("Commands:")[2] if is_group else ""
+    assert "..." not in listed  # Every description is whole.
 
 
 # twophp ledger verify

@@ -29,6 +29,7 @@ main.add_command(
         "central",
         "twophp.cli.central",
         extra="central",
+        short_help="Run the central ledger and manage it.",
         help="Run the central ledger, and manage its tokens, services and pulls.",
     )
 )

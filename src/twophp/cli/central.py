@@ -50,6 +50,7 @@ def token() -> None:
 
 @token.command(
     "create",
+    short_help="Make a token and print its secret, once.",
     epilog=examples(
         "central token create orders https://central.example --role service",
         "central token create alice sqlite:///central.db --role audit --expires-days 90",
@@ -122,7 +123,10 @@ def revoke_token(token_id: str, central: str, token: str | None) -> None:
     out().print(f"revoked {token_id}", markup=False)
 
 
-@central.command(epilog=examples("central services https://central.example"))
+@central.command(
+    epilog=examples("central services https://central.example"),
+    short_help="List every ledger and when it was last heard of.",
+)
 @WHERE
 @TOKEN
 @JSON
@@ -140,7 +144,9 @@ def services(central: str, token: str | None, *, as_json: bool) -> None:
     out().print(counted(len(found), "ledger"))
 
 
-@central.command(epilog=examples("central pull orders https://central.example"))
+@central.command(
+    epilog=examples("central pull orders https://central.example"), short_help="Pull what a service has not sent yet."
+)
 @click.argument("service")
 @WHERE
 @click.option("--correlation-id", help="Only the rows with this id, sent already or not.")
@@ -173,6 +179,7 @@ def pull(
 
 @central.command(
     "management-token",
+    short_help="Print the credential for pulls from a service.",
     epilog=examples("central management-token orders --store sqlite:///central.db"),
 )
 @click.argument("service")

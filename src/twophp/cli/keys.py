@@ -23,7 +23,7 @@ from twophp.stores.urls import StoreUrl, ring_source
 from twophp.stores.vault import KeyRing
 
 
-@click.group()
+@click.group(short_help="Look after the keys that stored data is sealed with.")
 def keys() -> None:
     """Look after the keys that payloads and stored responses are sealed with.
 
@@ -43,7 +43,11 @@ class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
     replaced_at: str | None = None
 
 
-@keys.command("list", epilog=examples("keys list sqlite:///orders.db"))
+@keys.command(
+    "list",
+    epilog=examples("keys list sqlite:///orders.db"),
+    short_help="List the keys, and how many rows each one seals.",
+)
 @click.argument("url_or_path")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.pass_context
@@ -104,7 +108,10 @@ def _print_lines(lines: list[KeyLine]) -> None:
     out().print(table)
 
 
-@keys.command(epilog=examples("keys rotate sqlite:///orders.db", "keys rotate sqlite:///orders.db --retire"))
+@keys.command(
+    epilog=examples("keys rotate sqlite:///orders.db", "keys rotate sqlite:///orders.db --retire"),
+    short_help="Make a new active key and seal everything with it.",
+)
 @click.argument("url_or_path")
 @click.option("--retire", is_flag=True, help="Then retire old keys, as `twophp keys retire` does.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")

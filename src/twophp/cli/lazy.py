@@ -13,8 +13,8 @@ from twophp.core.errors import ConfigError
 class LazyGroup(click.Group):
     """Stands for the group ``name`` of a module."""
 
-    def __init__(self, name: str, module: str, *, extra: str, help: str) -> None:  # noqa: A002 - click's own word.
-        super().__init__(name, help=help)
+    def __init__(self, name: str, module: str, *, extra: str, help: str, short_help: str) -> None:  # noqa: A002 - click's own word.
+        super().__init__(name, help=help, short_help=short_help)
         self._module = module
         self._extra = extra
 

@@ -14,7 +14,7 @@ from twophp.stores.sqlite.verify import Head, Report
 from twophp.stores.sqlite.verify import verify as verify_file
 
 
-@click.group()
+@click.group(short_help="Look at ledgers: who called whom, with what outcome.")
 def ledger() -> None:
     """Look at ledgers: who called whom, what became of it, and whether both sides say so.
 
@@ -31,11 +31,12 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
 
 
 @ledger.command(
+    short_help="Prove that nobody changed a journal or a tree.",
     epilog=examples(
         "ledger verify orders.db",
         "ledger verify sqlite:///orders.db --expect 42:9f86d081...",
         "ledger verify https://central.example --expect 42:9f86d081...",
-    )
+    ),
 )
 @click.argument("url_or_path")
 @click.option("--expect", metavar="SEQ:HASH", help="A head noted earlier: history up to there must be the same.")

@@ -57,11 +57,12 @@ _DIGESTS: Final = frozenset({"intent", "call"})  # The detail of their lines is 
 
 
 @click.command(
+    short_help="Draw the call tree that an id belongs to.",
     epilog=examples(
         "ledger tree 5f0c9a1e-... checkout.db orders.db stock.db",
         "ledger tree 5f0c9a1e-... *.db --rows",
         "ledger tree 5f0c9a1e-... sqlite:///orders.db --json",
-    )
+    ),
 )
 @click.argument("correlation_id")
 @LEDGERS
@@ -117,6 +118,7 @@ def _say_what_is_left_out(found: CallTree, *, cut: bool) -> None:
 
 @click.command(
     "show",
+    short_help="Show all about one call: both rows, its history.",
     epilog=examples("ledger show 5f0c9a1e-... orders.db", "ledger show 5f0c9a1e-... checkout.db orders.db --json"),
 )
 @click.argument("correlation_id")
@@ -219,9 +221,10 @@ def _print_records(title: str, records: Sequence[Any], names: Sequence[str]) -> 
 
 
 @click.command(
+    short_help="Say of every call whether both sides agree.",
     epilog=examples(
         "ledger pairs checkout.db orders.db", "ledger pairs *.db --verdict CONFLICT --verdict CLIENT_ONLY --json"
-    )
+    ),
 )
 @LEDGERS
 @click.option(

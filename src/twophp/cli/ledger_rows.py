@@ -21,7 +21,10 @@ from twophp.stores.clock import pause, system_clock
 from twophp.wire.instant import format_instant
 
 
-@click.command(epilog=examples("ledger stalled orders.db", "ledger stalled *.db --json"))
+@click.command(
+    epilog=examples("ledger stalled orders.db", "ledger stalled *.db --json"),
+    short_help="List what was not confirmed, or not in time.",
+)
 @LEDGERS
 @JSON
 @click.pass_context
@@ -91,7 +94,10 @@ def _advice(row: LedgerEntry, now: Instant) -> str:
     return f"its time was up {lasted(-left_ms)} ago; {who}, if it runs"
 
 
-@click.command(epilog=examples("ledger initiated checkout checkout.db", "ledger initiated orders orders.db --json"))
+@click.command(
+    epilog=examples("ledger initiated checkout checkout.db", "ledger initiated orders orders.db --json"),
+    short_help="List every call that a service made.",
+)
 @click.argument("source")
 @LEDGERS
 @JSON

@@ -45,10 +45,11 @@ class Head(msgspec.Struct, frozen=True):
 
 
 @click.command(
+    short_help="Prove that a call is in the central ledger's tree.",
     epilog=examples(
         "ledger prove 5f0c9a1e-... https://central.example > proof.json",
         "ledger verify https://central.example --proof proof.json",
-    )
+    ),
 )
 @click.argument("correlation_id")
 @click.argument("central", metavar="CENTRAL")

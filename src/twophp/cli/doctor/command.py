@@ -30,11 +30,12 @@ _LONGEST: Final = max(map(len, _STYLES))
 
 
 @click.command(
+    short_help="Check keys, store, journal, clock, TLS and policies.",
     epilog=examples(
         "doctor orders.db",
         "doctor --app shop.main:app",
         "doctor sqlite:///orders.db --certificate /etc/tls/orders.pem --json",
-    )
+    ),
 )
 @click.argument("store", required=False)
 @click.option(
