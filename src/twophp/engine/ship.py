@@ -3,7 +3,7 @@
 What has to be sent is not kept here: a row without ``sync_timestamp`` is the debt, written in the same transaction as
 the transition it tells of, and an acknowledged version is its payment (A-57). So there is no queue that could grow or
 be lost, and an outage of hours costs no memory: whatever changed meanwhile is sent once, in its newest version, a
-bounded batch at a time, oldest change first. An obligation for each batch would say the same a second time.
+bounded batch at a time, oldest change first. An obligation for each batch would say the same a second time (ADR 18).
 
 A service registers its ledger under the GUID it claimed at its first start (A-59). If the central ledger knows the
 credential under another, rows are stamped with that one as they leave.
