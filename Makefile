@@ -42,7 +42,7 @@ screenshots: .venv/.ready ## Write docs/screenshots again: every page of the cen
 lock: .venv/.ready ## Pin the newest dependencies by hash in requirements/dev.txt
 	@echo "lock: requirements/dev.txt"
 	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --group dev --universal --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--generate-hashes --custom-compile-command "make lock" \
 		--output-file requirements/dev.txt
 
 clean: ## Remove everything that make made
