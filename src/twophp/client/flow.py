@@ -238,9 +238,6 @@ class Conversation(Notebook):
             raise self._failed("not_two_phase", Advice.CHECK, "the server answered without 2PHP: it has done it", reply)
         return self._outcome(reply, None, mode="refused" if refused else "plain")
 
-    def _speaks(self) -> bool:
-        return self._settings.require_2php or self._known.has(self._asked.method, self._target)
-
     def _without_server_id(self, answer: TwoPhaseAnswer, reply: Reply) -> Heard:
         """Auto-confirm, still running (T2): the same request again brings the stored answer."""
         if self._mode is Mode.AUTO_CONFIRM and answer.phase is Phase.PROCESSING:
