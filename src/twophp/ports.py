@@ -40,6 +40,13 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     rows: Sequence[tuple[Any, ...]]
 
 
+class Synced(msgspec.Struct, frozen=True):
+    """The central ledger has these very versions since ``at``; newer ones stay unsynced (A-57)."""
+
+    entries: Sequence[LedgerEntry]
+    at: Instant
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What ``decide`` wants done. ``answer`` is handed to the caller once all of it is durable."""
 
@@ -48,6 +55,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     drops: tuple[Key, ...] = ()  # Records to forget, with their sealed parts; their ledger rows and journal stay.
     journal: tuple[JournalEvent, ...] = ()  # History that belongs to no single record, such as a finished scan.
     statements: tuple[Statement, ...] = ()
+    synced: tuple[Synced, ...] = ()  # Ledger rows to mark; one that has changed meanwhile is left as it is.
 
 
 class Records(Protocol):
@@ -121,7 +129,7 @@ class Store(Protocol):
         ...
 
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
-        """The central ledger has these very versions; newer ones stay unsynced (A-57)."""
+        """A change that marks these rows and nothing else; see ``Synced``."""
         ...
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:

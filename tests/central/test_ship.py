@@ -30,6 +30,7 @@ from twophp.engine.ship import LONGEST_WAIT_S, Shipper, Shipping, shipping
 from twophp.ports import Tail
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.obligation_reader import reading_obligations
 from twophp.wire.rows import decode_rows, encode_batch
 
 PATIENCE_S = 20
@@ -40,9 +41,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def shipper(who: Participant, url: str, secret: str, **how: Any) -> Shipper:
+def shipper(who: Participant, url: str, secret: str, *, ledger_id: str = "", **how: Any) -> Shipper:
     """The one that the middleware and the client's ledger make, for a participant."""
-    writer = Writer(source=who.name, service_ledger_id=mint_uuid())
+    writer = Writer(source=who.name, service_ledger_id=ledger_id or mint_uuid())
     to = Shipping(url=url, token=secret, **how)
     return Shipper(who.store, writer, to, encode=encode_batch, mint=mint_uuid)
 
@@ -303,7 +304,7 @@ async def test_requests_are_answered_while_the_central_ledger_hangs_and_shutdown
     await store.close()
 
 
-@pytest.mark.req("P-9.1-c", "P-9.4-c", "P-9.8-15", "P-9.7-b", "P-9.4-b")
+@pytest.mark.req("P-9.1-c", "P-9.4-c", "P-9.8-15", "P-9.7-b", "P-9.4-b", "OBL-OV-1")
 def test_both_sides_send_their_rows_by_themselves(tmp_path: Path) -> None:
     """A real client, a real service and a real central ledger: one call, two rows, one pair."""
     (tmp_path / "c").mkdir()
@@ -331,6 +332,10 @@ def test_both_sides_send_their_rows_by_themselves(tmp_path: Path) -> None:
         assert b"canary-payload" not in here.database()
         services = {one["name"]: one["rows"] for one in here.get("/v1/services")["services"]}
         assert services == {"orders": 1, "checkout": 1}
+    for name in ("orders", "checkout"):  # Everything that left did so under an obligation.
+        with reading_obligations(str(tmp_path / f"{name}.db")) as ledger:
+            found = asyncio.run(ledger.tally())
+        assert {(one.flow, one.state) for one in found} == {("tier2_shipment", "Committed")}
 
 
 def _until(here: Central, well: Callable[[Sequence[Any]], bool], url: str) -> Sequence[Any]:

@@ -81,7 +81,7 @@ class Server:
             obligations=self.obligations,
         )
         to = settings.shipping()
-        self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=mint)
+        self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=mint, told=told)
         self._stopping = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 

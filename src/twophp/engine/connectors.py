@@ -4,6 +4,9 @@ What a transition of an intent owes to others (the acknowledgement of a callback
 that very transition: it is reserved and committed in the same change that makes its job durable, so in between nothing
 is ever seen of it (A-72). Whoever delivers must show the committed obligation; a connector that is called without one
 raises before anything leaves. Requests that owe nothing pay nothing for it.
+
+A shipment of ledger rows is decided by nobody but the central ledger, so it is reserved before the rows leave and
+settled by its answer (``engine.shipments``). Its connector asks for one that is Reserved.
 """
 
 from __future__ import annotations
@@ -35,3 +38,9 @@ def require_committed(obligation: Obligation | None) -> None:
     """Raise unless there is a committed obligation to act on."""
     if obligation is None or obligation.state is not State.COMMITTED:
         raise ObligationError("a connector acts on a committed obligation alone; go through the outbox", code=NOT_FOUND)
+
+
+def require_reserved(obligation: Obligation | None) -> None:
+    """Raise unless there is an open obligation to act under."""
+    if obligation is None or obligation.state is not State.RESERVED:
+        raise ObligationError("rows leave under a reserved shipment alone; go through the shipper", code=NOT_FOUND)

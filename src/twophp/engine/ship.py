@@ -3,7 +3,8 @@
 What has to be sent is not kept here: a row without ``sync_timestamp`` is the debt, written in the same transaction as
 the transition it tells of, and an acknowledged version is its payment (A-57). So there is no queue that could grow or
 be lost, and an outage of hours costs no memory: whatever changed meanwhile is sent once, in its newest version, a
-bounded batch at a time, oldest change first. An obligation for each batch would say the same a second time (ADR 18).
+bounded batch at a time, oldest change first. Each batch leaves under an obligation of its own (``engine.shipments``),
+so a central ledger that stays away is found by the leak scan.
 
 A service registers its ledger under the GUID it claimed at its first start (A-59). If the central ledger knows the
 credential under another, rows are stamped with that one as they leave.
@@ -11,6 +12,7 @@ credential under another, rows are stamped with that one as they leave.
     nothing left       the central ledger is told so now and then; it tells a row that is late from one that is lost
     429, 503           wait as long as it says
     400, 413           halve the batch; a single row that is not taken is left alone, and said so in the log
+    nobody answers     the shipment stays open; no other is opened before somebody does, so an outage opens one
     anything else      back off, further each time, with jitter: services that fell silent together come back apart
 """
 
@@ -31,9 +33,13 @@ import msgspec
 
 from twophp.core.entry import LedgerEntry, Writer
 from twophp.core.errors import ConfigError, DeliveryFailed, StoreError
+from twophp.core.obligation import Obligation
 from twophp.core.records import Instant
+from twophp.engine.connectors import require_reserved
 from twophp.engine.fetch import Answer, fetch, read_origin
-from twophp.ports import MintId, Store
+from twophp.engine.obligations import Told
+from twophp.engine.shipments import Shipments
+from twophp.ports import MintId, Store, Synced
 
 log: Final = logging.getLogger("twophp.ship")
 
@@ -68,6 +74,7 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float = 5.0
     batch_rows: int = 250
     timeout_s: float = 10.0
+    leak_timeout_s: float = 60.0  # A batch that nobody has acknowledged for so long has leaked.
     pull_url: str | None = None
     allow_insecure: bool = False
     ssl_context: ssl.SSLContext | None = None
@@ -78,6 +85,7 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
             (bool(self.token), f"central_token= or {TOKEN_VARIABLE} must name the service's token"),
             (self.interval_s > 0, "central_interval_s must be positive"),
             (0 < self.batch_rows <= 5_000, "batch_rows must be 1 to 5000"),  # noqa: PLR2004
+            (0 < self.timeout_s < self.leak_timeout_s, "timeout_s must be positive and below leak_timeout_s"),
         ]
         for holds, problem in rules:
             if not holds:
@@ -144,13 +152,23 @@ RowKey: TypeAlias = tuple[str, str, str, int]
 class Shipper:
     """Sends one store's rows, in a task of its own between ``start`` and ``close``."""
 
-    def __init__(self, store: Store, writer: Writer, to: Shipping, *, encode: Encode, mint: MintId) -> None:
+    def __init__(
+        self, store: Store, writer: Writer, to: Shipping, *, encode: Encode, mint: MintId, told: Told | None = None
+    ) -> None:
         self._store = store
         self._writer = writer
         self._to = to
         self._origin = read_origin(to.url, allow_insecure=to.allow_insecure)
         self._encode = encode
         self._mint = mint
+        self._shipments = Shipments(
+            store,
+            writer.service_ledger_id,
+            mint=mint,
+            timeout_ms=round(to.leak_timeout_s * 1_000),
+            attempt_ms=round(to.timeout_s * 1_000),
+            told=told,
+        )
         self._registered_as: str | None = None
         self._refused: dict[RowKey, None] = {}
         self._failures = 0
@@ -224,7 +242,8 @@ class Shipper:
 
     async def ship(self) -> int:
         """Send everything that has changed, a batch at a time; how many rows were taken. Raises DeliveryFailed."""
-        if self._registered_as is None:
+        if self._failures:  # Whoever was silent last time has to answer before another shipment is opened.
+            await self._shipments.scan()
             self._registered_as = await self._register()
         taken = 0
         while True:
@@ -233,9 +252,12 @@ class Shipper:
             rows = [row for row in found if _key(row) not in self._refused][: self._to.batch_rows]
             drained = len(found) < limit
             if rows:
-                taken += await self._push(rows, drained=drained)
+                pushed = await self._push(rows, drained=drained)
+                taken += pushed or 0
+                if pushed is None:
+                    return taken
             elif self._wants_heartbeat():
-                await self._send([], drained=True)
+                await self._send([], None, drained=True)
             if drained or not rows:
                 return taken
 
@@ -254,29 +276,41 @@ class Shipper:
             log.warning("the central ledger knows this service as %s; rows are sent as that", found.service_ledger_id)
         return found.service_ledger_id
 
-    async def _push(self, rows: Sequence[LedgerEntry], *, drained: bool) -> int:
-        """Send and note what was acknowledged. A batch that is not understood is halved until the row is found."""
+    async def _push(self, rows: Sequence[LedgerEntry], *, drained: bool) -> int | None:
+        """Send under a shipment and note what was acknowledged; None if another worker is sending.
+
+        A batch that is not understood is halved until the row is found. Any other failure leaves the shipment open.
+        """
+        shipment = await self._shipments.open()
+        if shipment is None:
+            return None
         try:
-            acks = await self._send(rows, drained=drained)
+            acks = await self._send(rows, shipment, drained=drained)
         except NotTaken as error:
             if error.status not in TOO_MUCH:
                 raise
+            await self._shipments.roll_back(shipment)
             if len(rows) == 1:
                 self._refuse(rows[0], f"status {error.status}")
                 return 0
             middle = len(rows) // 2
-            return await self._push(rows[:middle], drained=False) + await self._push(rows[middle:], drained=drained)
-        return await self._note(rows, acks)
+            first = await self._push(rows[:middle], drained=False)
+            second = None if first is None else await self._push(rows[middle:], drained=drained)
+            return None if first is None or second is None else first + second
+        return await self._note(shipment, rows, acks)
 
-    async def _note(self, rows: Sequence[LedgerEntry], acks: Sequence[_Ack]) -> int:
+    async def _note(self, shipment: Obligation, rows: Sequence[LedgerEntry], acks: Sequence[_Ack]) -> int:
         synced: dict[Instant, list[LedgerEntry]] = {}
         for row, ack in zip(rows, acks, strict=True):
             if ack.outcome == "refused" or ack.sync_timestamp is None:
                 self._refuse(row, ack.code or "refused")
             else:
                 synced.setdefault((ack.sync_timestamp - _EPOCH) // _MILLISECOND, []).append(row)
-        for at, entries in synced.items():
-            await self._store.synced(entries, at)
+        if not synced:
+            await self._shipments.roll_back(shipment)
+        elif not await self._shipments.commit(shipment, tuple(Synced(rows, at) for at, rows in synced.items())):
+            message = "The shipment was given up before it was acknowledged; its rows are sent again."
+            raise NotTaken(message, reason="late", status=None)
         return sum(len(entries) for entries in synced.values())
 
     def _refuse(self, row: LedgerEntry, code: str) -> None:
@@ -292,7 +326,12 @@ class Shipper:
         while len(self._refused) > MOST_REFUSED:
             self._refused.pop(next(iter(self._refused)))
 
-    async def _send(self, rows: Sequence[LedgerEntry], *, drained: bool) -> Sequence[_Ack]:
+    async def _send(self, rows: Sequence[LedgerEntry], shipment: Obligation | None, *, drained: bool) -> Sequence[_Ack]:
+        """The one way by which rows leave. A heartbeat has none, and needs no shipment."""
+        if rows:
+            require_reserved(shipment)
+        if self._registered_as is None:
+            self._registered_as = await self._register()
         # In a thread: nobody's request waits while rows are written out and compressed.
         body = await asyncio.to_thread(self._packed, rows, drained)
         answer = await self._post("/v1/entries", body, {"Content-Encoding": "gzip"})

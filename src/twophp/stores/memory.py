@@ -40,6 +40,7 @@ from twophp.ports import (
     Put,
     Question,
     Stalled,
+    Synced,
     Tail,
     Tally,
     Tree,
@@ -115,7 +116,7 @@ class MemoryStore:
         with self._lock:
             self._now = now = max(self._clock(), self._now)  # A-29
             change = decide(View(keys, self._found, now))
-            if change.puts or change.drops or change.journal or change.statements:
+            if change.puts or change.drops or change.journal or change.statements or change.synced:
                 self._apply(change, keys)
             return change.answer
 
@@ -128,6 +129,8 @@ class MemoryStore:
             put = self._make(change, named)
         for event in change.journal:
             self._lines.append((_NO_RECORD, event))
+        for synced in change.synced:
+            self._mark(synced)
         for slot in put:
             at = slot.record.due_at
             if at is not None and slot.keys:  # Without keys it was dropped again.
@@ -263,12 +266,14 @@ class MemoryStore:
 
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
-        with self._lock:
-            for entry in entries:
-                id_ = self._pairs.get(_pair(entry), _NO_RECORD)
-                if id_ in self._entries and self._entries[id_].version == entry.version:
-                    self._entries[id_] = replace(self._entries[id_], sync_timestamp=at)
-                    self._unsynced.pop(id_, None)
+        self.transact_at_once((), lambda _records: Change(answer=None, synced=(Synced(entries, at),)))
+
+    def _mark(self, synced: Synced) -> None:
+        for entry in synced.entries:
+            id_ = self._pairs.get(_pair(entry), _NO_RECORD)
+            if id_ in self._entries and self._entries[id_].version == entry.version:
+                self._entries[id_] = replace(self._entries[id_], sync_timestamp=synced.at)
+                self._unsynced.pop(id_, None)
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""

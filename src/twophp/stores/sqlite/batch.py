@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from twophp.core.errors import StoreError
 from twophp.core.records import Instant, JournalEvent, Key, Sealed
-from twophp.ports import Change, Clock, Decide, Part, Put, Statement
+from twophp.ports import Change, Clock, Decide, Part, Put, Statement, Synced
 from twophp.stores.journal import hash_line
 from twophp.stores.sqlite.known import Known, Slot
 from twophp.stores.sqlite.sql import sql
@@ -37,6 +37,8 @@ _KEEP_SEAL: Final = sql("keep_seal")
 _DESTROY_SEAL: Final = sql("destroy_seal")
 _DESTROY_SEALS: Final = sql("destroy_seals")
 _APPEND_JOURNAL: Final = sql("append_journal")
+_MARK_SYNCED: Final = sql("mark_synced")
+_ADVANCE_SYNCED: Final = Statement(sql=sql("advance_synced"), rows=[()])
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 
 
@@ -110,7 +112,7 @@ class Batch:
                 outcomes.append(Failure(error))
                 continue
             outcomes.append(change.answer)
-            if change.puts or change.drops or change.journal or change.statements:
+            if change.puts or change.drops or change.journal or change.statements or change.synced:
                 self._apply(change)
         if self.changed:
             self._write()
@@ -146,6 +148,8 @@ class Batch:
             self._chain(_NO_RECORD, change.journal)
         if change.statements:
             self._statements.extend(change.statements)
+        if change.synced:
+            self._statements.extend(_marks(change.synced))
 
     def _put(self, put: Put) -> int:
         """Take the record's next version up, and say under which id it is kept."""
@@ -240,3 +244,13 @@ class Batch:
                 self._frees[_DESTROY_SEAL].append((id_, part))
             else:
                 self._takes[_KEEP_SEAL].append((id_, part, sealed))
+
+
+def _marks(arrived: Iterable[Synced]) -> list[Statement]:
+    """They run after all rows are written, so a row that changes in this very batch is not marked (A-57)."""
+    rows = [
+        (one.at, row.client_correlation_id, row.server_correlation_id, row.actor, row.version)
+        for one in arrived
+        for row in one.entries
+    ]
+    return [Statement(sql=_MARK_SYNCED, rows=rows), _ADVANCE_SYNCED]

@@ -11,7 +11,7 @@ import apsw
 from twophp.core.entry import LedgerEntry
 from twophp.core.obligation import Obligation
 from twophp.core.records import Instant, Key, Sealed
-from twophp.ports import Change, Clock, Decide, JournalLine, Load, Obligations, Part, Question, Statement, Tally
+from twophp.ports import Change, Clock, Decide, JournalLine, Load, Obligations, Part, Question, Statement, Synced, Tally
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import migrate, open_connection, translate
 from twophp.stores.sqlite.questions import asked, obligations_asked
@@ -94,10 +94,8 @@ class SQLiteStore:
 
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
-        rows = [(at, e.client_correlation_id, e.server_correlation_id, e.actor, e.version) for e in entries]
-        await self._execute(
-            Statement(sql=sql("mark_synced"), rows=rows), Statement(sql=sql("advance_synced"), rows=[()])
-        )
+        change = Change(answer=None, synced=(Synced(entries, at),))
+        await self._writer.transact((), lambda _records: change)
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""

@@ -10,7 +10,8 @@ from msgspec.structs import asdict, replace
 from twophp.core.entry import FIELDS, server_entry
 from twophp.core.errors import StoreError
 from twophp.core.intent import Phase
-from twophp.ports import Find, Tail
+from twophp.core.obligation import Commit, by_id, decide
+from twophp.ports import Change, Find, Records, Synced, Tail
 from twophp.stores.testing.capability import shows
 from twophp.stores.testing.scene import (
     EVERYTHING,
@@ -22,6 +23,7 @@ from twophp.stores.testing.scene import (
     client_row,
     confirm,
     note,
+    obligation_change,
     pair_of,
     read,
     register,
@@ -160,6 +162,26 @@ class LedgerContract(Stage):
         await store.synced(shipped, T0 + 5)
         (row,) = await store.changes(10)
         assert (row.version, row.phase, row.sync_timestamp) == (2, Phase.PROCESSING, None)
+
+    @shows("A-57", "OBL-OV-1")
+    async def test_rows_are_marked_with_the_rest_of_a_change_or_not_at_all(self, store: AuditableStore) -> None:
+        """The shipment that brought them is settled by the same change."""
+        await register(store)
+        await reserve(store, "shipment")
+        arrived = (Synced(await store.changes(10), T0 + 5),)
+        key = by_id("shipment")
+
+        def commit(records: Records, *, version: int) -> Change:
+            change = obligation_change(decide(records.get(key), Commit(trace_id="t"), records.now))
+            record = replace(change.puts[0].record, version=version)  # type: ignore[type-var]
+            return replace(change, synced=arrived, puts=(replace(change.puts[0], record=record),))
+
+        with pytest.raises(StoreError):
+            await store.transact((key,), lambda records: commit(records, version=7))
+        assert len(await store.changes(10)) == 1
+        await store.transact((key,), lambda records: commit(records, version=2))
+        assert await store.changes(10) == []
+        assert (await read(store, key)).state == "Committed"
 
     async def test_acknowledging_what_nobody_knows_does_nothing(self, store: AuditableStore) -> None:
         """Nor does an empty acknowledgement."""
