@@ -14,7 +14,10 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from twophp.core.call import Call
 from twophp.core.entry import LedgerEntry
+from twophp.core.intent import Intent
+from twophp.core.job import Job
 from twophp.core.obligation import Obligation
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 
@@ -81,6 +84,16 @@ class JournalLine(msgspec.Struct, frozen=True):
     record: int
     event: JournalEvent
     digest: bytes
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What one ledger holds about one call beside its rows."""
+
+    intent: Intent | None = None  # The server's record ...
+    call: Call | None = None  # ... and the client's.
+    lines: tuple[JournalLine, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    obligations: tuple[Obligation, ...] = ()
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ ROLES: dict[tuple[str, str], frozenset[str]] = {
     ("get", "/v1/alarms"): READERS,
     ("get", "/v1/events"): READERS,
     ("post", "/v1/services/{service_ledger_id}/pull"): OPERATIONS,
+    ("get", "/v1/intents/{client_correlation_id}/{server_correlation_id}"): OPERATIONS,
     ("get", "/v1/tokens"): OPERATIONS,
     ("post", "/v1/tokens"): OPERATIONS,
     ("delete", "/v1/tokens/{token_id}"): OPERATIONS,
@@ -65,7 +66,8 @@ def status(here: Central, method: str, path: str, **headers: str) -> int:
     """Only the status is read: the live feed has no end."""
     parameters = {"old_size": 0} if path.endswith("consistency") else {}
     body: dict[str, Any] = {"json": {}} if method == "post" else {}
-    url = here.url + path.format(client_correlation_id="x", source="x", sequence=1, service_ledger_id="x", token_id="x")
+    names = ("client_correlation_id", "server_correlation_id", "source", "service_ledger_id", "token_id")
+    url = here.url + path.format(sequence=1, **dict.fromkeys(names, "x"))
     with here.http.stream(method, url, headers=headers, params=parameters, **body) as answer:
         return answer.status_code
 

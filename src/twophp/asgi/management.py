@@ -5,6 +5,10 @@ no key ever leaves here (A-63). A request says which rows of the page before hav
 
     POST /_2php/ledger    {"limit": 500, "synced": [...]}             what central has not acknowledged
                           {"correlation_id": "..."}                   every row with this id
+                          {"about": [client id, server id]}           what is here about one call beside its rows (A-47)
+                          {"leases": [[client id, server id], ...]}   who executes these calls, and until when (A-54)
+
+The last two bring no rows, and change nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import hmac
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -22,12 +26,15 @@ from twophp.asgi.messages import Answer, Receive, read_body
 from twophp.core.entry import Actor, LedgerEntry
 from twophp.core.errors import Unauthenticated, WireError
 from twophp.core.records import Instant
+from twophp.engine.evidence import evidence_of, intents_of
 from twophp.engine.requests import Head
 from twophp.ports import Calls, Find, Store
+from twophp.wire.evidence import evidence_document, lease_document
 from twophp.wire.rows import Id, row_document
 
 PULL_PATH: Final = "/_2php/ledger"
 MOST: Final = 1_000
+MOST_LEASES: Final = 100
 MAX_BODY_BYTES: Final = 1024 * 1024
 CHALLENGE: Final = "Bearer"
 
@@ -47,10 +54,15 @@ class _Synced(msgspec.Struct, frozen=True):
     sync_timestamp: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
+_Pair: TypeAlias = tuple[Id, Id]
+
+
 class _Pull(msgspec.Struct, frozen=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = MOST
     synced: Annotated[list[_Synced], msgspec.Meta(max_length=MOST)] = []
     correlation_id: Id | None = None
+    about: _Pair | None = None
+    leases: Annotated[list[_Pair], msgspec.Meta(max_length=MOST_LEASES)] = []
 
 
 _decode: Final = msgspec.json.Decoder(_Pull).decode
@@ -73,16 +85,28 @@ class Management:
             wanted = _decode(await read_body(head, receive, MAX_BODY_BYTES))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise WireError("not a pull", code="bad_request") from error
-        await self._note(wanted.synced)
-        rows, drained = await self._page(wanted)
-        document = {"name": self._service, "rows": [row_document(row) for row in rows], "drained": drained}
-        return Answer(200, _HEADERS, msgspec.json.encode(document))
+        document = await (self._told(wanted) if wanted.about or wanted.leases else self._pulled(wanted))
+        return Answer(200, _HEADERS, msgspec.json.encode({"name": self._service} | document))
 
     def _check(self, head: Head) -> None:
         lines = head.headers.getall("authorization")
         found = _BEARER.fullmatch(lines[0]) if len(lines) == 1 else None
         if found is None or not hmac.compare_digest(found[1].encode(), self._token):
             raise Unauthenticated("no management credential", challenge=CHALLENGE)
+
+    async def _pulled(self, wanted: _Pull) -> dict[str, Any]:
+        await self._note(wanted.synced)
+        rows, drained = await self._page(wanted)
+        return {"rows": [row_document(row) for row in rows], "drained": drained}
+
+    async def _told(self, wanted: _Pull) -> dict[str, Any]:
+        document: dict[str, Any] = {"rows": [], "drained": False}
+        if wanted.about is not None:
+            document["evidence"] = evidence_document(await evidence_of(self._store, *wanted.about), self._store.now())
+        if wanted.leases:
+            intents = await intents_of(self._store, wanted.leases)
+            document["leases"] = [lease_document(intent, self._store.now()) for intent in intents]
+        return document
 
     async def _page(self, wanted: _Pull) -> tuple[Sequence[LedgerEntry], bool]:
         if wanted.correlation_id is not None:

@@ -1,4 +1,4 @@
-"""What operations may do: pull a service's ledger, make and revoke tokens; and the alarms, for every reader."""
+"""What operations may do: pull, ask services about a call, make and revoke tokens; and the alarms, for every reader."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from starlette.responses import Response
 from twophp.central.api_bodies import read_document
 from twophp.central.api_documents import (
     AlarmsDocument,
+    IntentDocument,
     NewTokenDocument,
     PullRequestDocument,
     RevokedDocument,
     TokenRequestDocument,
     TokensDocument,
     alarm_of,
+    call_of,
     json_answer,
     token_of,
+    told_of,
 )
 from twophp.central.api_problems import ApiProblem
 from twophp.central.api_routes import describe
 from twophp.central.api_state import CentralPart, Operator, Reader
 from twophp.central.ports import MOST_PER_PAGE
 from twophp.central.pull import Pulled
+from twophp.central.told import keepers, told_about
 from twophp.core.policy import DAY_MS
 
 router: Final = APIRouter(tags=["operations"])
@@ -43,6 +47,25 @@ async def pull(request: Request, central: CentralPart, _principal: Operator, ser
         if service.service_ledger_id == service_ledger_id:
             return json_answer(await central.puller.pull(service, correlation_id=wanted.correlation_id))
     raise ApiProblem("not_found", "no service has this id")
+
+
+@router.get("/v1/intents/{client_correlation_id}/{server_correlation_id}", **describe(IntentDocument, 404))
+async def intent(
+    central: CentralPart, _principal: Operator, client_correlation_id: IdInPath, server_correlation_id: IdInPath
+) -> Response:
+    """One call with all that the services on both sides tell about it now: journal, attempts, lease, obligations.
+
+    They are asked with the management credential, as for a pull, and nothing is kept here. A service that cannot be
+    asked is told as such.
+    """
+    key = client_correlation_id, server_correlation_id
+    found = await central.questions.pair(key)
+    if not found.pairs:
+        raise ApiProblem("not_found", "no row of this call is here")
+    pair = found.pairs[0]
+    asked = keepers(pair.rows, await central.store.services())
+    told = await told_about(central.puller, asked, key)
+    return json_answer({"call": call_of(pair, found.missing), "told": [told_of(one) for one in told]})
 
 
 @router.get("/v1/alarms", **describe(AlarmsDocument))

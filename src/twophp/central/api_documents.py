@@ -12,11 +12,13 @@ from starlette.responses import Response
 from twophp.central.missing import WORDS as MISSING_WORDS
 from twophp.central.missing import Missing
 from twophp.central.ports import Ack, Alarm, Role, Row, Service, Sla, Token, TreeHead
+from twophp.central.told import Lease, Told
 from twophp.core.calltree import Branch
 from twophp.core.pairing import Pair, PairKey, Reason, Verdict
 from twophp.core.records import Instant
+from twophp.wire.evidence import EvidenceFacts, facts_document
 from twophp.wire.instant import format_instant
-from twophp.wire.rows import WireRow, row_document
+from twophp.wire.rows import WireRow, instant_of, row_document
 
 InstantText: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Guid: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
@@ -43,10 +45,28 @@ class RowsDocument(msgspec.Struct, kw_only=True):
     cursor: str | None
 
 
+class LeaseDocument(msgspec.Struct, kw_only=True):
+    """What a service says about who executes a call: `ended`, `held`, `settled` by now, or `unknown` and why."""
+
+    client_correlation_id: str
+    server_correlation_id: str
+    state: Literal["ended", "held", "settled", "unknown"]
+    owner: str | None
+    lease_until: InstantText | None
+    fence: int | None
+    code: str | None
+    words: str
+
+
 class StalledDocument(RowsDocument, kw_only=True):
-    """The draft's stalled rows; and apart, those PROCESSING for longer than any lease (A-54)."""
+    """The draft's stalled rows; and apart, those that have been PROCESSING for long (A-54).
+
+    With ``ask_leases`` the services are asked whose lease has ended: what is held or settled is then left out of
+    ``processing_past_lease``, and ``leases`` has what was said of each. Else ``leases`` is null.
+    """
 
     processing_past_lease: list[RowDocument]
+    leases: list[LeaseDocument] | None
 
 
 class CallDocument(msgspec.Struct, kw_only=True):
@@ -70,6 +90,23 @@ class PairsDocument(msgspec.Struct, kw_only=True):
 
     pairs: list[CallDocument]
     cursor: str | None
+
+
+class ToldDocument(msgspec.Struct, kw_only=True):
+    """What one service tells about a call beside its rows; without `evidence`, `code` and `words` say why not."""
+
+    service_ledger_id: str
+    name: str
+    evidence: EvidenceFacts | None
+    code: str | None
+    words: str
+
+
+class IntentDocument(msgspec.Struct, kw_only=True):
+    """A call, and what the services on both sides tell about it now. Nothing of that is kept here."""
+
+    call: CallDocument
+    told: list[ToldDocument]
 
 
 class TreeCallDocument(CallDocument, kw_only=True):
@@ -271,6 +308,32 @@ def call_of(pair: Pair, missing: Mapping[PairKey, Missing]) -> dict[str, Any]:
         "client": None if pair.client is None else row_document(pair.client),
         "server": None if pair.server is None else row_document(pair.server),
         "rivals": [row_document(row) for row in pair.rivals],
+    }
+
+
+def told_of(told: Told) -> dict[str, Any]:
+    """See ToldDocument."""
+    return {
+        "service_ledger_id": told.service.service_ledger_id,
+        "name": told.service.name,
+        "evidence": None if told.evidence is None else facts_document(told.evidence),
+        "code": told.code,
+        "words": told.words,
+    }
+
+
+def lease_of(key: PairKey, lease: Lease) -> dict[str, Any]:
+    """See LeaseDocument."""
+    facts = lease.facts
+    return {
+        "client_correlation_id": key[0],
+        "server_correlation_id": key[1],
+        "state": lease.state,
+        "owner": None if facts is None else facts.owner,
+        "lease_until": None if facts is None or facts.lease_until is None else at_text(instant_of(facts.lease_until)),
+        "fence": None if facts is None else facts.fence,
+        "code": lease.code,
+        "words": lease.words,
     }
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 from fastapi import APIRouter, Depends, Path, Query
 from starlette.responses import Response
 
+from twophp.central.access import require
 from twophp.central.api_documents import (
     PairsDocument,
     RowsDocument,
@@ -16,14 +17,15 @@ from twophp.central.api_documents import (
     at_text,
     call_of,
     json_answer,
+    lease_of,
     row_of,
     tree_calls_of,
 )
 from twophp.central.api_problems import ApiProblem
 from twophp.central.api_routes import describe
-from twophp.central.api_state import CentralPart, Reader
+from twophp.central.api_state import OPERATORS, CentralPart, Reader
 from twophp.central.ports import MOST_PER_PAGE, Page, Wanted
-from twophp.central.questions import SILENT_MS
+from twophp.central.told import key_of, leases_of
 from twophp.core.entry import Actor
 from twophp.core.intent import Phase
 from twophp.core.pairing import Verdict
@@ -142,19 +144,30 @@ async def pairs(
 @router.get("/v1/stalled", **describe(StalledDocument, 400))
 async def stalled(
     central: CentralPart,
-    _principal: Reader,
+    principal: Reader,
     source: NameText | None = None,
-    processing_older_than_ms: Annotated[int, Query(ge=0, le=2**40)] = SILENT_MS,
+    processing_older_than_ms: Annotated[int | None, Query(ge=0, le=2**40)] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
+    *,
+    ask_leases: Annotated[bool, Query(description="Ask the services whose lease has ended; operations only.")] = False,
 ) -> Response:
-    """Rows in WAITING_CONFIRM or TTL_EXPIRED, as the draft has it; PROCESSING past any lease is listed apart (A-54)."""
+    """Rows in WAITING_CONFIRM or TTL_EXPIRED, as the draft has it; what is PROCESSING for long is listed apart (A-54).
+
+    A row does not tell its lease. By default what has been running for longer than the central ledger's
+    `--silent-after-s` is listed; with `ask_leases` its services say whose lease has ended.
+    """
+    if ask_leases:
+        require(principal, OPERATORS)
     page = await central.questions.stalled(Wanted(source=_plain(source)), cursor=cursor, limit=limit)
-    silent = await central.questions.silent(limit=limit, older_than_ms=processing_older_than_ms)
+    silent = await central.questions.silent(source=source, limit=limit, older_than_ms=processing_older_than_ms)
+    leases = await leases_of(central.puller, await central.store.services(), silent) if ask_leases else {}
+    going_on = {key for key, lease in leases.items() if lease.state in {"held", "settled"}}
     document = {
         "rows": [row_of(row) for row in page.rows],
         "cursor": page.cursor,
-        "processing_past_lease": [row_of(row) for row in silent if source in (None, row.entry.source)],
+        "processing_past_lease": [row_of(row) for row in silent if key_of(row.entry) not in going_on],
+        "leases": [lease_of(key, lease) for key, lease in leases.items()] if ask_leases else None,
     }
     return json_answer(document)
 

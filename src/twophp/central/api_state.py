@@ -15,7 +15,7 @@ from twophp.central.access import Access, Principal, require
 from twophp.central.api_problems import ApiProblem
 from twophp.central.ports import READERS, CentralStore, Role
 from twophp.central.pull import Puller
-from twophp.central.questions import Questions
+from twophp.central.questions import SILENT_MS, Questions
 from twophp.ports import Clock
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -74,7 +74,13 @@ class Central:
     """The parts of a running central ledger. Routes and pages find it as ``request.app.state.central``."""
 
     def __init__(
-        self, store: CentralStore, access: Access, puller: Puller, clock: Clock, metrics: Counting | None = None
+        self,
+        store: CentralStore,
+        access: Access,
+        puller: Puller,
+        clock: Clock,
+        metrics: Counting | None = None,
+        silent_ms: int = SILENT_MS,
     ) -> None:
         self.store = store
         self.access = access
@@ -82,7 +88,7 @@ class Central:
         self.clock = clock
         self.metrics = metrics
         self.heard = puller.heard
-        self.questions = Questions(store, clock, self.heard)
+        self.questions = Questions(store, clock, self.heard, silent_ms)
         self.gate = Gate()
         self.watchers = 0
         self.arrival = asyncio.Event()

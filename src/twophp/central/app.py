@@ -31,6 +31,7 @@ from twophp.central.oidc import Oidc
 from twophp.central.ports import Access as AccessLine
 from twophp.central.ports import CentralStore
 from twophp.central.pull import Puller
+from twophp.central.questions import SILENT_MS
 from twophp.core.errors import StoreError
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, system_clock
@@ -54,17 +55,18 @@ def create_app(
     oidc: Oidc | None = None,
     management_key: bytes | None = None,
     allow_insecure: bool = False,
+    silent_ms: int = SILENT_MS,
     clock: Clock = system_clock,
     mint: MintId = mint_uuid,
 ) -> FastAPI:
     """The application over an open store, which it closes when it stops.
 
     ``management_key`` lets it pull from services; each is given a credential derived from it. ``allow_insecure`` lets
-    pulls go over plain HTTP to other machines.
+    pulls go over plain HTTP to other machines. What has been PROCESSING for ``silent_ms`` is listed as silent.
     """
     access = Access(store, oidc=oidc, clock=clock, mint=mint)
     puller = Puller(store, clock, Heard(), key=management_key, allow_insecure=allow_insecure)
-    central = Central(store, access, puller, clock, api_live.Metrics.if_installed())
+    central = Central(store, access, puller, clock, api_live.Metrics.if_installed(), silent_ms)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -3,6 +3,9 @@
 The service answers on ``/_2php/ledger`` with the rows that it has not been told are here: rows only, never a payload
 (A-63). Each round acknowledges what the one before brought, so a pull goes on where it stands and ends by itself.
 
+Two more questions bring no rows, and nothing of their answers is kept here: all about one call (its journal, attempts
+and obligations stay with the service, A-47), and who executes some calls until when (A-54).
+
 The credential is another one than any that a service holds towards us, and each service has its own: it is derived from
 one key and the service's name. A service that keeps what it was sent can do nothing with it anywhere else.
 """
@@ -13,10 +16,11 @@ import asyncio
 import hashlib
 import hmac
 import ssl
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from twophp.central.api_problems import ApiProblem
 from twophp.central.missing import Heard
@@ -25,6 +29,7 @@ from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, DeliveryFailed, TwoPHPError, WireError
 from twophp.engine.fetch import fetch, read_origin
 from twophp.ports import Clock
+from twophp.wire.evidence import EvidenceFacts, LeaseFacts, decode_evidence, decode_leases
 from twophp.wire.instant import format_instant
 from twophp.wire.rows import decode_rows
 
@@ -34,10 +39,13 @@ MANAGEMENT_PREFIX: Final = "tphpm_"
 MIN_KEY_BYTES: Final = 32
 
 PAGE: Final = 500
+MOST_LEASES: Final = 100
 MOST_ROUNDS: Final = 100
 MOST_AT_ONCE: Final = 4
 TIMEOUT_S: Final = 10.0
 OK: Final = 200
+
+T = TypeVar("T")
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +62,8 @@ class _Page(msgspec.Struct, frozen=True):
     rows: msgspec.Raw
     drained: bool = False
     name: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    evidence: msgspec.Raw | UnsetType = UNSET
+    leases: msgspec.Raw | UnsetType = UNSET
 
 
 def management_token(key: bytes, service: str) -> str:
@@ -99,15 +109,36 @@ class Puller:
 
     async def pull(self, service: Service, *, correlation_id: str | None = None) -> Pulled:
         """Take up everything that the service has not sent, or every row with one id; raises ApiProblem."""
+        return await self._guarded(service, self._rounds(service, correlation_id))
+
+    async def evidence(self, service: Service, client_correlation_id: str, server_correlation_id: str) -> EvidenceFacts:
+        """All that the service holds about one call beside its rows; nothing of it is kept. Raises ApiProblem."""
+        return await self._guarded(service, self._evidence(service, client_correlation_id, server_correlation_id))
+
+    async def leases(self, service: Service, pairs: Sequence[tuple[str, str]]) -> list[LeaseFacts]:
+        """Who executes these calls, and until when; of those it does not know, nothing. Raises ApiProblem."""
+        return await self._guarded(service, self._leases(service, pairs[:MOST_LEASES]))
+
+    async def _guarded(self, service: Service, asking: Coroutine[Any, Any, T]) -> T:
+        """The answer, a few at a time; every way to get none as a problem."""
         if service.pull_url is None or self._key is None:
+            asking.close()
             raise ApiProblem("no_pull_url")
         try:
             async with self._at_once:
-                return await self._rounds(service, correlation_id)
+                return await asking
         except ApiProblem:
             raise
         except (DeliveryFailed, WireError, ConfigError) as error:
             raise ApiProblem("pull_failed", _words(error)) from error
+
+    async def _evidence(self, service: Service, client_id: str, server_id: str) -> EvidenceFacts:
+        page = await self._post(service, {"limit": 1, "about": (client_id, server_id)})
+        return decode_evidence(_told(page.evidence))
+
+    async def _leases(self, service: Service, pairs: Sequence[tuple[str, str]]) -> list[LeaseFacts]:
+        page = await self._post(service, {"limit": 1, "leases": pairs})
+        return decode_leases(_told(page.leases))
 
     async def _rounds(self, service: Service, correlation_id: str | None) -> Pulled:
         rows = stored = refused = 0
@@ -131,12 +162,22 @@ class Puller:
     async def _ask(
         self, service: Service, correlation_id: str | None, acks: Sequence[Ack]
     ) -> tuple[list[LedgerEntry], bool]:
+        wanted: dict[str, Any] = {
+            "limit": PAGE,
+            "synced": [_synced(ack) for ack in acks if ack.outcome != "refused"],
+        }
+        if correlation_id is not None:
+            wanted["correlation_id"] = correlation_id
+        page = await self._post(service, wanted)
+        # The service may not know yet under which GUID it is registered here (A-59).
+        id_ = service.service_ledger_id
+        rows = [msgspec.structs.replace(row, service_ledger_id=id_) for row in decode_rows(bytes(page.rows))]
+        return rows[:PAGE], page.drained
+
+    async def _post(self, service: Service, wanted: Any) -> _Page:
         assert service.pull_url is not None
         assert self._key is not None
         origin = read_origin(check_pull_url(service.pull_url, allow_insecure=True), allow_insecure=self.allow_insecure)
-        wanted = {"limit": PAGE, "synced": [_synced(ack) for ack in acks if ack.outcome != "refused"]}
-        if correlation_id is not None:
-            wanted["correlation_id"] = correlation_id
         token = management_token(self._key, service.name)
         answer = await fetch(
             origin,
@@ -150,13 +191,15 @@ class Puller:
         if answer.status != OK:
             raise DeliveryFailed(f"The service answered {answer.status}.", reason="status", status=answer.status)
         try:
-            page = msgspec.json.decode(answer.body, type=_Page)
+            return msgspec.json.decode(answer.body, type=_Page)
         except msgspec.DecodeError as error:
             raise WireError("the service's answer is not a page of rows") from error
-        # The service may not know yet under which GUID it is registered here (A-59).
-        id_ = service.service_ledger_id
-        rows = [msgspec.structs.replace(row, service_ledger_id=id_) for row in decode_rows(bytes(page.rows))]
-        return rows[:PAGE], page.drained
+
+
+def _told(part: msgspec.Raw | UnsetType) -> bytes:
+    if isinstance(part, UnsetType):
+        raise WireError("The service answers with rows alone: it is older than this question.")
+    return bytes(part)
 
 
 def _synced(ack: Ack) -> dict[str, object]:

@@ -21,7 +21,8 @@ from twophp.ports import Clock
 
 STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})  # draft §10.4
 SILENT_MS: Final = 60_000
-"""How long somebody may be executing before it is listed: twice the longest lease that a policy has by default."""
+"""How long somebody may be executing before it is listed, unless the operator says otherwise: twice the lease that a
+policy has by default."""
 MOST_PAGES: Final = 20
 """How many pages of rows one page of calls may be gathered from."""
 
@@ -45,7 +46,8 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 class Questions:
     """Asks the store, and judges what it says."""
 
-    def __init__(self, store: CentralStore, clock: Clock, heard: Heard) -> None:
+    def __init__(self, store: CentralStore, clock: Clock, heard: Heard, silent_ms: int = SILENT_MS) -> None:
+        self.silent_ms = silent_ms
         self.store = store
         self.clock = clock
         self.heard = heard
@@ -67,6 +69,12 @@ class Questions:
         page = await self.store.entries(Wanted(correlation_id=correlation_id))
         known = await self.known()
         pairs = await self._judged(_keys(page.rows), known)
+        return Pairs(pairs=pairs, missing=_missing(pairs, known))
+
+    async def pair(self, key: PairKey) -> Pairs:
+        """The one call with both these ids, if a row of it is here."""
+        known = await self.known()
+        pairs = await self._judged([key], known)
         return Pairs(pairs=pairs, missing=_missing(pairs, known))
 
     async def pairs(
@@ -91,13 +99,16 @@ class Questions:
         asked = msgspec.structs.replace(wanted, phases=STALLED)
         return await self.store.entries(asked, cursor=cursor, limit=limit)
 
-    async def silent(self, *, limit: int = 100, older_than_ms: int = SILENT_MS) -> Sequence[Row]:
-        """Server rows that have been PROCESSING for so long that their lease must have ended (A-54).
+    async def silent(
+        self, *, source: str | None = None, limit: int = 100, older_than_ms: int | None = None
+    ) -> Sequence[Row]:
+        """Server rows that have been PROCESSING for long, ``silent_ms`` unless said otherwise (A-54).
 
-        A row does not tell its lease, which is renewed while somebody lives; what central sees is that nothing came.
+        A row does not tell its lease, which is renewed while somebody lives (ADR 20); what central sees is that nothing
+        came. Whether the lease has ended, the service says (``told.leases_of``).
         """
-        until = self.clock() - older_than_ms
-        asked = Wanted(phases=frozenset({Phase.PROCESSING}), actor="server", until=until)
+        until = self.clock() - (self.silent_ms if older_than_ms is None else older_than_ms)
+        asked = Wanted(phases=frozenset({Phase.PROCESSING}), actor="server", source=source, until=until)
         page = await self.store.entries(asked, limit=limit)
         return [row for row in page.rows if _began(row.entry) <= until]
 

@@ -41,6 +41,14 @@ PORT: Final = 8700
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="A certificate chain in PEM.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
 @click.option("--allow-insecure", is_flag=True, help="Serve plain HTTP to other machines: behind a proxy with TLS.")
+@click.option(
+    "--silent-after-s",
+    default=60,
+    show_default=True,
+    type=click.IntRange(1, 7 * 86_400),
+    envvar="TWOPHP_CENTRAL_SILENT_AFTER_S",
+    help="How long a call may be PROCESSING before it is listed as silent.",
+)
 @click.option("--oidc-issuer", help="An identity provider whose tokens are taken.")
 @click.option("--oidc-audience", help="What its tokens must be for.")
 @click.option("--oidc-roles-claim", default="roles", show_default=True, help="The claim that names roles.")
@@ -93,7 +101,13 @@ async def _serve(url: str, host: str, listeners: list[socket.socket], *, allow_i
     store = await open_central(url)
     secret = await first_token(store)
     oidc = _oidc(allow_insecure=allow_insecure, **more)
-    app = create_app(store, oidc=oidc, management_key=management_key(url), allow_insecure=allow_insecure)
+    app = create_app(
+        store,
+        oidc=oidc,
+        management_key=management_key(url),
+        allow_insecure=allow_insecure,
+        silent_ms=more["silent_after_s"] * 1_000,
+    )
     config = uvicorn.Config(
         app,
         ssl_certfile=more["tls_cert"],

@@ -9,11 +9,11 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
+from twophp.cli.evidence import print_evidence
 from twophp.cli.output import FOUND, counted, examples, note, out, print_json, show, table
 from twophp.cli.rows import (
     both_sides,
     call_tree_text,
-    instants,
     lasted,
     pair_document,
     phase_text,
@@ -24,36 +24,17 @@ from twophp.cli.rows import (
     worked_table,
 )
 from twophp.cli.sources import Ledgers, joined
-from twophp.core.call import Call
 from twophp.core.calltree import MAX_DEPTH, CallTree
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError
-from twophp.core.intent import Intent
 from twophp.core.pairing import Pair, Verdict
 from twophp.core.records import Instant
-from twophp.ports import MOST_ROWS, Find, JournalLine
+from twophp.ports import MOST_ROWS, Find
 from twophp.stores.clock import system_clock
-from twophp.stores.sqlite.reader import MOST_DETAILS, Evidence
-from twophp.wire.instant import format_instant
 
 LEDGERS: Final = click.argument("ledgers", nargs=-1, required=True, metavar="LEDGER...")
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON: rows have the draft's sixteen names.")
 CUT: Final = f"there may be more: no question is answered with more than {MOST_ROWS:,} rows"
-
-_INTENT_FACTS: Final = (
-    *("method", "path", "mode", "received_at", "deadline_at", "confirmed_at", "settled_at", "status", "resource_id"),
-    *("owner", "lease_until", "fence", "has_payload"),
-)
-_CALL_FACTS: Final = (
-    *("method", "url", "mode", "sent_at", "registered_at", "confirm_by", "confirmed_at", "settled_at", "status"),
-    *("resource_id", "acknowledged_at", "answered_at", "attempts", "last_error"),
-)
-_JOB_FACTS: Final = ("job_id", "work", "name", "state", "attempts", "created_at", "due_at", "last_error")
-_OBLIGATION_FACTS: Final = (
-    *("obligation_id", "flow", "key", "trace_id", "state", "resolution", "reserved_at", "settled_at"),
-)
-_LINE_FACTS: Final = ("kind", "subject", "event", "before", "after", "at", "observed_at", "fence", "trace_id", "detail")
-_DIGESTS: Final = frozenset({"intent", "call"})  # The detail of their lines is of use to `verify` alone.
 
 
 @click.command(
@@ -128,7 +109,8 @@ def _say_what_is_left_out(found: CallTree, *, cut: bool) -> None:
 def show_(ctx: click.Context, correlation_id: str, ledgers: tuple[str, ...], *, as_json: bool) -> None:
     """Show all about one call: both rows side by side, its history, what it owes to others, what it reserved.
 
-    CORRELATION_ID is the client's id or the server's. Exits with 1 if the call is in CONFLICT, or a row is missing that
+    CORRELATION_ID is the client's id or the server's. A central ledger has rows alone; it asks the services for the
+    rest, if they can be asked and you may pull. Exits with 1 if the call is in CONFLICT, or a row is missing that
     must be there.
     """
     with joined(ledgers) as sources:
@@ -143,81 +125,18 @@ def show_(ctx: click.Context, correlation_id: str, ledgers: tuple[str, ...], *, 
     ctx.exit(_code(pairs))
 
 
-def _evidence(pair: Pair, sources: Ledgers) -> list[tuple[str, Evidence]]:
-    """What each ledger that has something to say says."""
-    found = [(source.name, source.evidence(*pair.key)) for source in sources.sources]
-    return [(name, evidence) for name, evidence in found if evidence != Evidence()]
-
-
 def _call_document(pair: Pair, sources: Ledgers) -> dict[str, Any]:
-    return pair_document(pair, sources.ledger_of) | {
-        "evidence": [
-            {
-                "ledger": name,
-                "intent": None if evidence.intent is None else instants(evidence.intent, _INTENT_FACTS),
-                "call": None if evidence.call is None else instants(evidence.call, _CALL_FACTS),
-                "journal": [{"seq": line.seq} | instants(line.event, _LINE_FACTS) for line in evidence.lines],
-                "jobs": [instants(job, _JOB_FACTS) for job in evidence.jobs],
-                "obligations": [instants(obligation, _OBLIGATION_FACTS) for obligation in evidence.obligations],
-            }
-            for name, evidence in _evidence(pair, sources)
-        ]
-    }
+    evidence = [{"ledger": name} | told for name, told in sources.told_about(pair)]
+    return pair_document(pair, sources.ledger_of) | {"evidence": evidence}
 
 
 def _print_call(pair: Pair, sources: Ledgers) -> None:
     console = out()
     console.print(Text.assemble(verdict_text(pair), f": {pair.words}\n"))
     show(both_sides(pair))
-    for name, evidence in _evidence(pair, sources):
-        console.print(f"\nIn {safe(name)}", markup=False)
-        _print_facts(evidence.intent, _INTENT_FACTS)
-        _print_facts(evidence.call, _CALL_FACTS)
-        _print_history(evidence.lines)
-        _print_records("Owed to others (outbox)", evidence.jobs, _JOB_FACTS)
-        _print_records("Obligations", evidence.obligations, _OBLIGATION_FACTS)
+    for name, told in sources.told_about(pair):
+        print_evidence(name, told)
     console.print()
-
-
-def _print_facts(record: Intent | Call | None, names: Sequence[str]) -> None:
-    if record is None:
-        return
-    facts = table("", "")
-    for name, value in instants(record, names).items():
-        if value not in (None, ""):
-            facts.add_row(f"  {name}", safe(str(value)))
-    facts.show_header = False
-    show(facts)
-
-
-def _print_history(lines: Sequence[JournalLine]) -> None:
-    if not lines:
-        return
-    out().print("History")
-    history = table("  line", "at", "about", "event", "from", "to", "")
-    for line in lines:
-        event = line.event
-        late = event.observed_at - event.at
-        remark = f"noticed {lasted(late)} later" if late > 0 else "" if event.kind in _DIGESTS else event.detail
-        about = f"{event.kind} {safe(event.subject)}"
-        cells = (event.event, event.before, event.after, remark)
-        history.add_row(f"  {line.seq}", format_instant(event.at), about, *map(safe, cells))
-    show(history)
-    if len(lines) >= MOST_DETAILS:
-        note(f"only the first {MOST_DETAILS:,} lines are shown")
-
-
-def _print_records(title: str, records: Sequence[Any], names: Sequence[str]) -> None:
-    if not records:
-        return
-    out().print(title)
-    listed = table(*(f"  {name}" if name == names[0] else name for name in names))
-    for record in records:
-        first, *others = ("" if value is None else safe(str(value)) for value in instants(record, names).values())
-        listed.add_row(f"  {first}", *others)
-    show(listed)
-    if len(records) >= MOST_DETAILS:
-        note(f"only the first {MOST_DETAILS:,} are shown")
 
 
 @click.command(

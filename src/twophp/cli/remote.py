@@ -10,12 +10,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from twophp.cli.output import note
+from twophp.cli.rows import safe
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, Refused, StoreUnavailable
 from twophp.engine.fetch import fetch, read_origin
 from twophp.engine.ship import secret_in
 from twophp.ports import MOST_ROWS, Calls, Find, Initiated, Question, Stalled, Tail, Tree
-from twophp.stores.sqlite.reader import Evidence
 from twophp.wire.rows import decode_rows
 
 TOKEN_VARIABLE: Final = "TWOPHP_OPERATOR_TOKEN"  # noqa: S105 - A name.
@@ -91,9 +92,22 @@ class CentralLedger:
         self._trees: dict[str, list[LedgerEntry]] = {}
         self._in_trees: set[str] = set()
 
-    def evidence(self, client_correlation_id: str, server_correlation_id: str) -> Evidence:  # noqa: ARG002
-        """Histories stay with the services: rows travel, journals do not."""
-        return Evidence()
+    def told_about(self, client_correlation_id: str, server_correlation_id: str) -> list[tuple[str, dict[str, Any]]]:
+        """Histories stay with the services, who are asked for them; whoever may not pull hears nothing."""
+        both = f"{quote(client_correlation_id, safe='')}/{quote(server_correlation_id, safe='')}"
+        try:
+            document = self._remote.get(f"/v1/intents/{both}")
+        except Refused as error:
+            if error.code != "forbidden":
+                raise
+            note("only operations may ask the services for journal, attempts and obligations")
+            return []
+        told = document["told"] if document is not None else ()
+        for one in told:
+            if one["code"] is not None:
+                note(f"{safe(one['name'])} could not be asked for its journal: {safe(one['words'])}")
+        answered = ((one["name"], one["evidence"]) for one in told if one["evidence"] is not None)
+        return [(f"{name}, through {self.name}", said) for name, said in answered if said["intent"] or said["call"]]
 
     def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""

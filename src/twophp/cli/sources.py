@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from twophp.cli.evidence import evidence_document
 from twophp.cli.output import sqlite_path
 from twophp.cli.remote import CentralLedger, CentralWatch, is_remote
 from twophp.core.calltree import CallTree, call_tree, related_ids
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import StoreUnavailable
 from twophp.core.pairing import Pair, Verdict, pair_up
-from twophp.ports import MOST_ROWS, Calls, Find, Question, Tail, Tree
-from twophp.stores.sqlite.reader import Evidence, LedgerReader, ledger_reader
+from twophp.ports import MOST_ROWS, Calls, Evidence, Find, Question, Tail, Tree
+from twophp.stores.sqlite.reader import LedgerReader, ledger_reader
+
+Told: TypeAlias = tuple[str, dict[str, Any]]
+"""The name of whoever says something about a call, and what."""
 
 _ONE_SIDED: Final = frozenset({Verdict.CLIENT_ONLY, Verdict.SERVER_ONLY})
 
@@ -39,8 +43,8 @@ class LedgerSource(Protocol):
         """See ``Store.entries``."""
         ...
 
-    def evidence(self, client_correlation_id: str, server_correlation_id: str) -> Evidence:
-        """What is known of a call beside its rows."""
+    def told_about(self, client_correlation_id: str, server_correlation_id: str) -> Sequence[Told]:
+        """What is known of a call beside its rows, and who says so."""
         ...
 
 
@@ -51,13 +55,17 @@ class LocalLedger:
         self.name = name
         self._reader = reader
         self.entries = reader.entries
-        self.evidence = reader.evidence
 
     @property
     def services(self) -> frozenset[str]:
         """See ``LedgerSource.services``."""
         service = self._reader.service()
         return frozenset() if service is None else frozenset({service})
+
+    def told_about(self, client_correlation_id: str, server_correlation_id: str) -> Sequence[Told]:
+        """See ``LedgerSource.told_about``."""
+        found = self._reader.evidence(client_correlation_id, server_correlation_id)
+        return [] if found == Evidence() else [(self.name, evidence_document(found))]
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -103,6 +111,10 @@ class Ledgers:
         rows = self.ask(Tail(limit + 1))
         newest = sorted(rows.entries, key=lambda row: row.phase_1_timestamp, reverse=True)
         return Rows(tuple(newest[:limit]), cut=rows.cut or len(newest) > limit)
+
+    def told_about(self, pair: Pair) -> list[Told]:
+        """What each ledger that has something to say beside the rows says."""
+        return [told for source in self.sources for told in source.told_about(*pair.key)]
 
     def ledger_of(self, entry: LedgerEntry) -> str:
         """The name of the ledger that a row was found in; of all of them, if it was copied."""

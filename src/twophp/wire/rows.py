@@ -138,7 +138,7 @@ def _entry(row: WireRow) -> LedgerEntry:
         row.target,
         row.parent_reference_id,
         row.phase,
-        _instant(row.phase_1_timestamp),
+        instant_of(row.phase_1_timestamp),
         _maybe(row.phase_2_timestamp),
         row.ttl_ms,
         row.outcome,
@@ -153,7 +153,8 @@ def _entry(row: WireRow) -> LedgerEntry:
     )
 
 
-def _instant(at: datetime) -> Instant:
+def instant_of(at: datetime) -> Instant:
+    """Milliseconds since the epoch; raises ValueError before it."""
     found = (at - _EPOCH) // _MILLISECOND
     if found < 0:
         raise ValueError("an instant lies before 1970")
@@ -161,4 +162,4 @@ def _instant(at: datetime) -> Instant:
 
 
 def _maybe(at: datetime | None) -> Instant | None:
-    return None if at is None else _instant(at)
+    return None if at is None else instant_of(at)

@@ -156,7 +156,7 @@ def pulled_from(served: looking.Served, tmp_path: Path) -> Iterator[str]:
 def test_a_pull_brings_what_was_not_sent(looks: Looks, pulled_from: str) -> None:
     with looks.logged_in(Role.OPERATIONS, at="/services") as page:
         page.get_by_role("row", name=re.compile("depot")).get_by_role("button", name="Pull now").click()
-        expect(page.get_by_role("status").filter(has_text="Pulled: 1 rows arrived")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="Pulled: 1 row arrived")).to_be_visible()
         page.get_by_label("Any correlation id").fill(pulled_from)
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name="depot/crates")).to_be_visible()

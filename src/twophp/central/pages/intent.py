@@ -11,7 +11,8 @@ from starlette.responses import Response
 from twophp.central.drawing.words import LABELS, duration
 from twophp.central.merkle import inclusion_path, leaf_hash, verify_inclusion
 from twophp.central.pages.frame import Routes, Visit, not_found, reading
-from twophp.central.pages.rendering import iso
+from twophp.central.pages.rendering import iso, of_pair
+from twophp.central.pages.told import ASKED, DOTS, accounts_of, can_be_asked
 from twophp.central.ports import Row, Service, TreeHead
 from twophp.central.questions import Tree
 from twophp.core.calltree import Branch
@@ -87,6 +88,10 @@ async def intent(visit: Visit) -> Response:
         more_children=max(len(children) - MOST_CHILDREN, 0),
         calls=sum(1 for _ in tree.tree.calls()),
         pullable=_pullable(pair, known.services),
+        accounts=await accounts_of(visit, pair, known.services),
+        askable=can_be_asked(pair.rows, known.services),
+        dots=DOTS,
+        ask=f"{of_pair(pair)}&{ASKED}=1",
     )
 
 

@@ -21,6 +21,7 @@ from twophp.core.pairing import Pair
 from twophp.core.policy import DAY_MS, SECOND_MS
 from twophp.core.records import Instant
 from twophp.wire.instant import format_instant
+from twophp.wire.rows import instant_of
 
 HERE: Final = Path(__file__).parents[1]
 STATIC: Final = HERE / "static"
@@ -122,6 +123,7 @@ def environment() -> Environment:
         "duration": lambda value: "" if value is None else words.duration(value),
         "count": words.count,
         "day": day,
+        "ms": lambda value: None if value is None else instant_of(value),
     }
     made.globals |= {
         "url": url,

@@ -42,14 +42,16 @@ async def services(visit: Visit) -> Response:
 async def pull(visit: Visit, fields: Mapping[str, list[str]]) -> Response:
     """Ask a service for its rows, all that have not come or those of one call, then look again."""
     wanted, back = first(fields, "service_ledger_id"), own_address(first(fields, "next") or "/services")
+    one_call = first(fields, "correlation_id") or None
     service = next((one for one in await visit.central.store.services() if one.service_ledger_id == wanted), None)
     if service is None:
         raise Refused("there is no such service", code="not_found")
     try:
-        pulled = await visit.central.puller.pull(service, correlation_id=first(fields, "correlation_id") or None)
+        pulled = await visit.central.puller.pull(service, correlation_id=one_call)
     except ApiProblem as problem:
         return to(_with(back, problem.code if problem.code in {"no_pull_url", "pull_failed"} else "pull_failed", 0))
-    return to(_with(back, "pulled" if pulled.complete else "pulled_in_part", pulled.rows))
+    said = "pulled_call" if one_call else "pulled" if pulled.complete else "pulled_in_part"
+    return to(_with(back, said, pulled.rows))
 
 
 def _with(address: str, said: str, number: int) -> str:

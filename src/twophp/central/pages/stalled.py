@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.ports import Row, Wanted
+from twophp.central.told import key_of, leases_of
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
 from twophp.core.pairing import PairKey
@@ -104,13 +105,18 @@ async def stalled(visit: Visit) -> Response:
     wanted = Wanted(source=visit.asked("source") or None)
     cursor = visit.asked("cursor") or None
     found = await stuck(visit, wanted, cursor, PER_PAGE)
-    silent = await visit.central.questions.silent(limit=MOST_SILENT) if cursor is None else ()
+    services = await visit.central.store.services()
+    silent = () if cursor else await visit.central.questions.silent(source=wanted.source, limit=MOST_SILENT)
+    asked = bool(visit.asked("ask")) and visit.is_operator
     return visit.page(
         "stalled.html",
         found=found,
         silent=[Hang(entry=row.entry, kind=Stuck.SILENT, tellers=(row.entry,)) for row in silent],
         source=wanted.source or "",
-        services=sorted({service.name for service in await visit.central.store.services()}),
+        services=sorted({service.name for service in services}),
+        silent_ms=visit.central.questions.silent_ms,
+        leases=await leases_of(visit.central.puller, services, silent) if asked else None,
+        key_of=key_of,
     )
 
 

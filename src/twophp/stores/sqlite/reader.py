@@ -7,14 +7,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import apsw
-import msgspec
 
-from twophp.core.call import Call
 from twophp.core.entry import LedgerEntry
-from twophp.core.intent import Intent
-from twophp.core.job import Job
-from twophp.core.obligation import Obligation
-from twophp.ports import MOST_ROWS, JournalLine, Question
+from twophp.ports import MOST_ROWS, Evidence, Question
 from twophp.stores.sqlite.questions import asked
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
@@ -23,16 +18,6 @@ from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, entry
 
 MOST_DETAILS: Final = 1_000
 """No more lines, jobs or obligations of one call are read."""
-
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one ledger holds about one call beside its rows."""
-
-    intent: Intent | None = None  # The server's record ...
-    call: Call | None = None  # ... and the client's.
-    lines: tuple[JournalLine, ...] = ()
-    jobs: tuple[Job, ...] = ()
-    obligations: tuple[Obligation, ...] = ()
 
 
 class LedgerReader:
