@@ -351,7 +351,7 @@ def _until(here: Central, well: Callable[[Sequence[Any]], bool], url: str) -> Se
 # On demand.
 
 
-@pytest.mark.req("P-9.6-a", "P-9.6-b", "P-9.7-c", "P-13.5-b", "A-63")
+@pytest.mark.req("P-9.6-a", "P-9.6-b", "P-9.7-c", "P-13.5-b", "A-63", "P-2-h")
 def test_a_pull_brings_rows_at_once_and_only_with_the_management_credential(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     with central(tmp_path / "c") as here:

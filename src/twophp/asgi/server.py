@@ -22,7 +22,7 @@ from twophp.engine.execution import Answered, Executions, Work, ids_of
 from twophp.engine.intents import Intents
 from twophp.engine.obligation_changes import Held
 from twophp.engine.obligations import Obligations, Told
-from twophp.engine.observe import SILENT, Observer
+from twophp.engine.observe import SILENT, Observer, Publishing, observed_by
 from twophp.engine.ship import Shipper
 from twophp.ports import MintId, Store, Vault
 from twophp.wire.rows import encode_batch
@@ -66,6 +66,10 @@ class Server:
         self.outbox = settings.outgoing.outbox(store, vault, settings.service, rules, observer)
         owing = self.outbox if rules.owes else None
         self.obligations = Obligations(store, vault, settings.service, mint=mint, rules=rules, outbox=owing, told=told)
+        to = settings.shipping()
+        self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=mint, told=told)
+        if self._shipper is not None and to is not None and to.events:
+            observer = observed_by(*(one for one in (observer, Publishing(self._shipper.wake)) if one is not SILENT))
         letters = settings.outgoing.hooks.letters
         self.intents = Intents(
             store, vault, writer, follow=self.outbox.follow(letters), observer=observer, quota=settings.quota
@@ -80,8 +84,6 @@ class Server:
             max_result_bytes=settings.max_result_bytes,
             obligations=self.obligations,
         )
-        to = settings.shipping()
-        self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=mint, told=told)
         self._stopping = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 

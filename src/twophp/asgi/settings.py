@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     central: str | None = None  # Where rows are sent to, as whom, and how often; also TWOPHP_CENTRAL, ..._TOKEN.
     central_token: str | None = None
     central_interval_s: float | None = None
+    central_events: bool | None = None  # Each row as soon as it is written; also TWOPHP_CENTRAL_EVENTS=1.
     management_token: str | None = None  # Lets the central ledger pull; also TWOPHP_MANAGEMENT_TOKEN.
     pull_url: str | None = None  # Where it can: this service's address with /_2php/ledger; also TWOPHP_PULL_URL.
 
@@ -89,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             self.central,
             self.central_token,
             self.central_interval_s,
+            events=self.central_events,
             pull_url=self.pull_url or os.environ.get(PULL_VARIABLE),
             allow_insecure=self.allow_insecure,
         )
@@ -117,6 +119,7 @@ class Options(TypedDict, total=False):
     central: str | None
     central_token: str | None
     central_interval_s: float | None
+    central_events: bool | None
     management_token: str | None
     pull_url: str | None
 

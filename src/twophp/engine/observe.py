@@ -7,6 +7,7 @@ of (queues, batches) are no part of this; a collector reads them when somebody l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal, Protocol, TypeAlias
 
 from twophp.core import job
@@ -60,6 +61,18 @@ class Silent:
 
 
 SILENT: Final = Silent()
+
+
+class Publishing(Silent):
+    """Says that there is news whenever a row has changed: for whoever publishes rows one by one (draft §9.5)."""
+
+    def __init__(self, news: Callable[[], None]) -> None:
+        self._news = news
+
+    def decided(self, decision: Decision) -> None:
+        """See ``Observer``."""
+        if decision.changed:
+            self._news()
 
 
 class Several:

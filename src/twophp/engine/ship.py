@@ -46,9 +46,12 @@ log: Final = logging.getLogger("twophp.ship")
 URL_VARIABLE: Final = "TWOPHP_CENTRAL"
 TOKEN_VARIABLE: Final = "TWOPHP_CENTRAL_TOKEN"  # noqa: S105 - A name.
 INTERVAL_VARIABLE: Final = "TWOPHP_CENTRAL_INTERVAL_S"
+EVENTS_VARIABLE: Final = "TWOPHP_CENTRAL_EVENTS"
 
 HEARTBEAT_S: Final = 30.0
 LONGEST_WAIT_S: Final = 300.0
+GATHER_S: Final = 0.05
+"""How long an event waits for others to travel with: one exchange for many, and none is late."""
 FAREWELL_S: Final = 2.0
 """How long a service that stops may take to send what is left."""
 MOST_REFUSED: Final = 1_000
@@ -72,6 +75,7 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     token: str
     interval_s: float = 5.0
+    events: bool = False  # Each row as soon as it is written, and not with the next batch (draft §9.5).
     batch_rows: int = 250
     timeout_s: float = 10.0
     leak_timeout_s: float = 60.0  # A batch that nobody has acknowledged for so long has leaked.
@@ -100,6 +104,7 @@ def shipping(
     token: str | None,
     interval_s: float | None,
     *,
+    events: bool | None = None,
     pull_url: str | None = None,
     allow_insecure: bool = False,
     environ: Mapping[str, str] | None = None,
@@ -111,7 +116,14 @@ def shipping(
         return None
     every = interval_s if interval_s is not None else float(environ.get(INTERVAL_VARIABLE, 5.0))
     secret = token or secret_in(environ, TOKEN_VARIABLE) or ""
-    return Shipping(url=where, token=secret, interval_s=every, pull_url=pull_url, allow_insecure=allow_insecure)
+    return Shipping(
+        url=where,
+        token=secret,
+        interval_s=every,
+        events=environ.get(EVENTS_VARIABLE) == "1" if events is None else events,
+        pull_url=pull_url,
+        allow_insecure=allow_insecure,
+    )
 
 
 def secret_in(environ: Mapping[str, str], name: str) -> str | None:
@@ -206,13 +218,16 @@ class Shipper:
             await self._visit()
 
     def wake(self) -> None:
-        """Send now, without waiting for the interval."""
-        self._news.set()
+        """Send now, without waiting for the interval. A central ledger that is away is still asked less and less."""
+        if not self._failures:
+            self._news.set()
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
+                async with asyncio.timeout(GATHER_S):
+                    await self._stopping.wait()
         if not self._stopping.is_set():
             self._news.clear()
 
