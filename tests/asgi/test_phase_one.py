@@ -27,7 +27,7 @@ from tests.asgi.driver import (
 )
 from twophp import Policy
 from twophp.asgi.messages import Send
-from twophp.core.errors import WireError
+from twophp.core.errors import ConfigError, WireError
 from twophp.engine.requests import Head
 from twophp.wire.instant import parse_instant
 
@@ -162,6 +162,27 @@ async def test_what_is_not_for_us_goes_to_the_application(method: str, headers: 
         reply = await service.request(method, "/orders", headers, b"x", scheme="http")
         assert (reply.status, reply.ours(), service.orders.runs) == (201, {}, 1)
         assert await service.rows() == []
+
+
+@pytest.mark.req("A-15")
+async def test_a_service_names_the_methods_that_can_be_registered() -> None:
+    async with serving(policies=Policy.standard(), methods={"PURGE"}) as service:
+        registered = await service.request("PURGE", "/cache", {**ENABLED, CLIENT: "c-1"})
+        assert registered.get(STATE) == "WAITING_CONFIRM"
+        ids = {CLIENT: "c-1", SERVER: registered.get(SERVER) or ""}
+        confirmed = await service.request("POST", "/cache/confirm", {**ENABLED, **ids})
+        assert (confirmed.get(STATE), service.orders.runs) == ("COMMITTED", 1)
+        assert service.orders.seen[0].scope["method"] == "PURGE"
+        posted = await service.request("POST", "/cache", {**ENABLED, CLIENT: "c-2"})
+        assert (posted.ours(), service.orders.runs) == ({}, 2)
+
+
+@pytest.mark.req("A-15")
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "purge", ""])
+async def test_a_method_that_cannot_be_registered_is_refused_at_the_start(method: str) -> None:
+    with pytest.raises(ConfigError, match="methods"):
+        async with serving(methods={"POST", method}):
+            pass
 
 
 @pytest.mark.req("P-11-c", "A-07")

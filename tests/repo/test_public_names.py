@@ -71,7 +71,16 @@ PUBLIC = {
         "evaluate_surface",
         "select_surface",
     ],
-    "twophp.asgi": ["Hooks", "Outgoing", "TwoPhaseMiddleware", "obligation_rules", "on_phase"],
+    "twophp.asgi": [
+        "CORS_ALLOW_HEADERS",
+        "CORS_EXPOSE_HEADERS",
+        "ExposeFields",
+        "Hooks",
+        "Outgoing",
+        "TwoPhaseMiddleware",
+        "obligation_rules",
+        "on_phase",
+    ],
 }
 
 

@@ -1,8 +1,18 @@
 """2PHP for any ASGI application: one middleware."""
 
+from twophp.asgi.cors import CORS_ALLOW_HEADERS, CORS_EXPOSE_HEADERS, ExposeFields
 from twophp.asgi.middleware import TwoPhaseMiddleware
 from twophp.asgi.outgoing import Outgoing
 from twophp.engine.hooks import Hooks, on_phase
 from twophp.engine.obligation_rules import rules_for as obligation_rules
 
-__all__ = ["Hooks", "Outgoing", "TwoPhaseMiddleware", "obligation_rules", "on_phase"]
+__all__ = [
+    "CORS_ALLOW_HEADERS",
+    "CORS_EXPOSE_HEADERS",
+    "ExposeFields",
+    "Hooks",
+    "Outgoing",
+    "TwoPhaseMiddleware",
+    "obligation_rules",
+    "on_phase",
+]

@@ -28,7 +28,7 @@ from twophp.engine.execution import Answered, Execution, Settled, Work, ids_of
 from twophp.engine.identify import authenticate
 from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, effective_scheme
-from twophp.wire.parse import MUTATIONS, PhaseOne, PhaseTwo, Plain, StatusRead, parse
+from twophp.wire.parse import PhaseOne, PhaseTwo, Plain, StatusRead, parse
 from twophp.wire.paths import bound_path, confirmed_path
 
 log: Final = logging.getLogger("twophp.server")
@@ -59,7 +59,7 @@ class Handshake:
         if head.method in _READS:
             if isinstance(parse(head.method, path, scope["headers"]), Plain):
                 return None  # A-15
-        elif head.method not in MUTATIONS or (endpoint is None and not self._is_confirm_path(path)):
+        elif (head.method not in settings.methods or endpoint is None) and not self._is_confirm(head.method, path):
             return None  # A-15, A-07
         if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
             raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
@@ -69,6 +69,7 @@ class Handshake:
             path,
             scope["headers"],
             suffix=settings.confirm_suffix,
+            methods=settings.methods,
             strict_uuid=settings.strict_uuid,
         )  # T1 row 3
         match asked:
@@ -108,9 +109,11 @@ class Handshake:
         except Unauthenticated:
             return principal_digest("unidentified", "", "plain")
 
-    def _is_confirm_path(self, path: str) -> bool:
-        match, target = self._settings.endpoints.match, confirmed_path(path, self._settings.confirm_suffix)
-        return target is not None and any(match(confirmed, target or "/") for confirmed in MUTATIONS)
+    def _is_confirm(self, method: str, path: str) -> bool:
+        """Whether it may confirm something that is enrolled. A confirm is a POST, whatever it confirms (A-01)."""
+        settings = self._settings
+        match, target = settings.endpoints.match, confirmed_path(path, settings.confirm_suffix)
+        return method == "POST" and target is not None and any(match(name, target or "/") for name in settings.methods)
 
     async def _register(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, endpoint: Endpoint

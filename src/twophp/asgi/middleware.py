@@ -67,6 +67,7 @@ class TwoPhaseMiddleware:
         keys: Keys | None = None,
         trusted_proxies: Iterable[str] = (),
         stored_headers: Iterable[str] = (),
+        methods: Iterable[str] = MUTATIONS,
         metrics: WantsMetrics = False,
         clock: Clock = system_clock,
         **settings: Unpack[Options],
@@ -82,6 +83,7 @@ class TwoPhaseMiddleware:
             endpoints=endpoints,
             proxies=proxies(trusted_proxies),
             stored_headers=header_names(stored_headers),
+            methods=frozenset(methods),
             **settings,
         )
         self._management_token = self._settings.management_token or secret_in(os.environ, MANAGEMENT_VARIABLE)
@@ -198,7 +200,7 @@ class TwoPhaseMiddleware:
         await send_answer(send, answer)
 
     def _transparent_endpoint(self, scope: Scope) -> Endpoint | None:
-        if scope["method"] not in MUTATIONS:
+        if scope["method"] not in self._settings.methods:
             return None
         endpoint = self._settings.endpoints.match(scope["method"], route_path(scope, raw_path(scope)))
         return endpoint if endpoint is not None and endpoint.policy.transparent else None

@@ -12,11 +12,12 @@ from twophp.asgi.outgoing import Outgoing
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.core.quota import Quota
-from twophp.engine.endpoints import Endpoints
+from twophp.engine.endpoints import NEVER_REGISTERED, Endpoints
 from twophp.engine.identify import Identify
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.requests import Head, Proxies
 from twophp.engine.ship import Shipping, shipping
+from twophp.wire.parse import MUTATIONS
 from twophp.wire.paths import CONFIRM_SUFFIX
 
 MIB = 1024 * 1024
@@ -41,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_insecure: bool = False
     confirm_suffix: str = CONFIRM_SUFFIX
     strict_uuid: bool = False
+    methods: frozenset[str] = MUTATIONS  # What can be registered.
     prevalidate: Prevalidate | None = None
     late_confirm_guard: LateConfirmGuard | None = None
     reconcile: Reconcile | None = None
@@ -70,6 +72,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             (
                 self.confirm_suffix.startswith("/") and len(self.confirm_suffix) > 1,
                 "confirm_suffix starts with a slash",
+            ),
+            (
+                all(_can_be_registered(method) for method in self.methods),
+                "methods are names in upper case, none of GET, HEAD, OPTIONS",
             ),
             (self.success_status in ("200", "passthrough"), "success_status is '200' or 'passthrough'"),
             (self.max_body_bytes > 0, "max_body_bytes must be positive"),
@@ -122,6 +128,10 @@ class Options(TypedDict, total=False):
     central_events: bool | None
     management_token: str | None
     pull_url: str | None
+
+
+def _can_be_registered(method: str) -> bool:
+    return len(method) > 1 and method.isascii() and method.isupper() and method not in NEVER_REGISTERED
 
 
 def header_names(names: Iterable[str]) -> frozenset[bytes]:

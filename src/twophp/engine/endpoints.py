@@ -40,7 +40,7 @@ _HOLE: Final = ""  # In place of a template's segment; a literal one is never em
 _KEY: Final = re.compile(r"(?:([A-Z][A-Z0-9!#$%&'*+.^_`|~-]*) )?(\*|/[!-~]*)")
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._~!$&'()+,;=:@%-]+")
 _NAME: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
-_NEVER_REGISTERED: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # A-15
+NEVER_REGISTERED: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # A-15
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -145,7 +145,7 @@ def _split(key: str) -> tuple[str, str]:
     if found is None:
         _refuse(key, 'it must look like "POST /orders", "/orders/{id}", "/reports/*" or "*"')
     method, pattern = found.groups(default=_ANY)
-    if method in _NEVER_REGISTERED:
+    if method in NEVER_REGISTERED:
         _refuse(key, f"{method} is never registered")
     return method, pattern
 

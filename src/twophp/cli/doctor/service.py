@@ -6,7 +6,7 @@ import re
 import ssl
 from collections.abc import Iterator, Sequence
 from itertools import chain, product, repeat
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from twophp.asgi.settings import Settings
 from twophp.cli.doctor.findings import Finding, fail, ok, warn
@@ -14,7 +14,6 @@ from twophp.cli.rows import lasted
 from twophp.core.policy import HOUR_MS, SECOND_MS, Policy
 from twophp.engine.endpoints import Endpoint, Endpoints
 from twophp.engine.identify import anonymous
-from twophp.wire.parse import MUTATIONS
 
 SHORT_TTL_MS: Final = SECOND_MS
 LONG_TTL_MS: Final = HOUR_MS
@@ -29,6 +28,9 @@ _FILLS: Final = ("zqx-nobody-calls-it-so", "1", "00000000-0000-4000-8000-0000000
 _DEEP: Final = "/".join([_FILLS[0]] * 8)  # Deeper than any template.
 _HOLE: Final = re.compile(r"\{[^}]*\}")
 
+Samples: TypeAlias = Sequence[tuple[str, str]]
+"""Methods and paths."""
+
 
 def check_service(settings: Settings, routes: Sequence[Any]) -> Iterator[Finding]:
     """Everything that the settings and the application's routes tell."""
@@ -36,7 +38,7 @@ def check_service(settings: Settings, routes: Sequence[Any]) -> Iterator[Finding
     yield from _check_tls(settings)
     for endpoint in settings.endpoints:
         yield from _check_policy(endpoint, settings)
-    yield from _check_matches(settings.endpoints, routes)
+    yield from _check_matches(settings.endpoints, settings.methods, routes)
 
 
 def _check_identity(settings: Settings) -> Iterator[Finding]:
@@ -118,27 +120,28 @@ def _check_repeats(check: str, policy: Policy, settings: Settings) -> Iterator[F
         )
 
 
-def _check_matches(endpoints: Endpoints, routes: Sequence[Any]) -> Iterator[Finding]:
-    unreached = [endpoint for endpoint in endpoints if not _is_reached(endpoints, endpoint)]
+def _check_matches(endpoints: Endpoints, methods: frozenset[str], routes: Sequence[Any]) -> Iterator[Finding]:
+    samples = {endpoint: list(_samples(endpoint, methods)) for endpoint in endpoints}
+    unreached = [endpoint for endpoint in endpoints if not _is_reached(endpoints, endpoint, samples[endpoint])]
     for endpoint in unreached:
         means = "no request ever falls under it: other keys take them all, or its method is never registered"
         yield warn(f"policy {endpoint.name}", means, "remove it, or correct its method and path")
     for endpoint in endpoints:
-        if endpoint not in unreached and routes and not _has_route(routes, endpoint):
+        if endpoint not in unreached and routes and not _has_route(routes, endpoint, samples[endpoint]):
             means = "the application has no route for it: two-phase requests would be registered and then fail"
             yield warn(f"policy {endpoint.name}", means, "correct its method and path, or add the route")
 
 
-def _is_reached(endpoints: Endpoints, endpoint: Endpoint) -> bool:
-    return any(endpoints.match(method, path) is endpoint for method, path in _samples(endpoint))
+def _is_reached(endpoints: Endpoints, endpoint: Endpoint, samples: Samples) -> bool:
+    return any(endpoints.match(method, path) is endpoint for method, path in samples)
 
 
-def _has_route(routes: Sequence[Any], endpoint: Endpoint) -> bool:
+def _has_route(routes: Sequence[Any], endpoint: Endpoint, samples: Samples) -> bool:
     """Asked only of keys that name one path. A route that cannot say is given the benefit of the doubt."""
     if endpoint.name.endswith("*"):
         return True
     try:
-        return any(_matches(route, method, path) for method, path in _samples(endpoint) for route in routes)
+        return any(_matches(route, method, path) for method, path in samples for route in routes)
     except Exception:  # noqa: BLE001 - a framework's own code
         return True
 
@@ -149,10 +152,11 @@ def _matches(route: Any, method: str, path: str) -> bool:
     return bool(match.name == "FULL")
 
 
-def _samples(endpoint: Endpoint) -> Iterator[tuple[str, str]]:
+def _samples(endpoint: Endpoint, methods: frozenset[str]) -> Iterator[tuple[str, str]]:
     """Requests that the key is about: each method it may mean, each way to fill what it leaves open."""
     method, _space, pattern = endpoint.name.rpartition(" ")
-    methods = MUTATIONS & {method} if method else MUTATIONS
+    if method:
+        methods &= {method}
     path = f"/{_DEEP}" if pattern == "*" else f"{pattern[:-1]}{_DEEP}" if pattern.endswith("/*") else pattern
     holes = min(len(_HOLE.findall(path)), MOST_HOLES)
     for fills, name in product(product(_FILLS, repeat=holes), sorted(methods)):
