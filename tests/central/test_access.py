@@ -15,6 +15,7 @@ from tests.central.served import READING, Central, central
 from twophp.central.access import COOKIE
 from twophp.central.oidc import Oidc
 from twophp.central.oidc import Provider as Settings
+from twophp.central.pages.frame import CSP
 from twophp.central.ports import Role
 from twophp.core.errors import StoreUnavailable
 
@@ -235,3 +236,49 @@ def test_the_pages_login_goes_to_the_provider_and_comes_back_with_a_session(here
     with httpx.Client(base_url=here.url) as browser:
         back = httpx.get(browser.get("/login/oidc").headers["location"]).headers["location"]
         assert browser.get(back).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("wanted", "goes_to"),
+    [
+        ("/tree?id=a%26b", "/tree?id=a%26b"),
+        ('/search?q="><script>', "/search?q=&#34;&gt;&lt;script&gt;"),
+        ("//elsewhere.example/", "/"),
+        ("https://elsewhere.example/", "/"),
+        ("/\\elsewhere.example", "/"),
+        ("javascript:alert(1)", "/"),
+        ("/" + "x" * 3_000, "/"),
+    ],
+)
+def test_after_the_provider_one_is_where_one_wanted_to_be_and_never_elsewhere(
+    here: Central, issuer: Provider, wanted: str, goes_to: str
+) -> None:
+    issuer.who = {"sub": "grace", "roles": ["audit"]}
+    with httpx.Client(base_url=here.url) as browser:
+        begun = browser.get("/login/oidc", params={"next": wanted}).headers["location"]
+        assert "next" not in begun, "the provider does not learn of it"
+        done = browser.get(httpx.get(begun).headers["location"])
+    assert f'content="0; url={goes_to}"' in done.text
+
+
+def test_whoever_has_a_browser_is_told_with_a_page_and_a_program_with_a_problem(
+    here: Central, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    page = here.http.get(f"{here.url}/nowhere", headers=browser)
+    assert (page.status_code, page.headers["content-security-policy"]) == (404, CSP)
+    assert "Nothing here" in page.text
+    assert here.http.delete(f"{here.url}/stalled", headers=browser).status_code == 405
+    assert "Log in first" in here.http.get(f"{here.url}/login/oidc/back?state=x", headers=browser).text
+    for path, headers in (("/nowhere", {"Accept": "*/*"}), ("/v1/nowhere", browser), ("/v1/entries", browser)):
+        answer = here.http.get(f"{here.url}{path}", headers=headers)
+        assert answer.headers["content-type"] == "application/problem+json"
+
+    async def fail() -> None:
+        raise RuntimeError("a secret of the database")
+
+    monkeypatch.setattr(here.state.store, "services", fail)
+    wrong = here.ask("GET", "/services", headers=browser)
+    assert wrong.status_code == 500
+    assert "Something went wrong here" in wrong.text
+    assert "secret of the database" not in wrong.text

@@ -178,6 +178,15 @@ def _wait_for_batches(here: Central, count: int) -> None:
     raise AssertionError(here.state.gate._under_way)
 
 
+def test_a_parameter_that_nobody_knows_is_refused_and_not_ignored(here: Central) -> None:
+    """Whoever misspells a filter would be told of everything, and believe that it was filtered."""
+    answer = here.ask("GET", "/v1/entries", params={"phases": "FAILED"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
+    assert answer.json()["detail"] == "query.phases: there is no such parameter"
+    assert here.ask("GET", "/v1/tokens", params={"limit": 1}).status_code == 422
+    assert httpx.get(f"{here.url}/v1/entries?phases=FAILED").status_code == 401, "strangers are told nothing"
+
+
 @pytest.mark.req("P-9.1-a", "P-9.7-b")
 def test_rows_are_found_by_anything_and_in_pages(here: Central, orders: tuple[str, str]) -> None:
     secret, guid = orders

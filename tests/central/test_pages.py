@@ -15,8 +15,9 @@ import pytest
 
 from tools import looking, traffic
 from twophp.central.access import COOKIE
+from twophp.central.addresses import own_address
 from twophp.central.drawing.words import MINUTE_MS
-from twophp.central.pages.frame import CSP, own_address
+from twophp.central.pages.frame import CSP
 from twophp.central.pages.search import instant
 from twophp.central.pages.services import freshness
 from twophp.central.ports import Role, Service

@@ -22,6 +22,7 @@ log: Final = logging.getLogger("twophp.central")
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
 INTERNAL: Final = 500
+API: Final = "/v1/"
 
 
 class Kind(NamedTuple):
@@ -112,11 +113,20 @@ def problem_of(error: Exception) -> Response:
     return answer
 
 
+def answer_to(request: Request, error: Exception) -> Response:
+    """The answer for whatever was raised: a problem, or a page for somebody with a browser who did not ask the API."""
+    answer = problem_of(error)
+    page = getattr(request.app.state, "page_of_problem", None)
+    wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith(API)
+    made: Response = page(request, answer) if page is not None and wants_page else answer
+    return made
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of the application as a problem."""
 
-    async def answer(_request: Request, error: Exception) -> Response:
-        return problem_of(error)
+    async def answer(request: Request, error: Exception) -> Response:
+        return answer_to(request, error)
 
     for kind in (TwoPHPError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)

@@ -24,7 +24,9 @@ from twophp.central.api_documents import (
 from twophp.central.api_problems import ApiProblem
 from twophp.central.api_routes import describe
 from twophp.central.api_state import OPERATORS, CentralPart, Reader
+from twophp.central.aside import aside
 from twophp.central.ports import MOST_PER_PAGE, Page, Wanted
+from twophp.central.questions import Tree
 from twophp.central.told import key_of, leases_of
 from twophp.core.entry import Actor
 from twophp.core.intent import Phase
@@ -111,17 +113,19 @@ async def tree(
     found = await central.questions.tree(_plain(client_correlation_id))
     if not found.tree.roots:
         raise ApiProblem("not_found", "no row has this id")
-    calls = tree_calls_of(found.tree.calls(), found.missing)
-    return json_answer(
-        {
-            "calls": calls,
-            "rows": len(found.tree.rows()),
-            "complete": not found.missing and found.tree.above is None and not found.tree.too_deep and not found.cut,
-            "above": found.tree.above,
-            "too_deep": found.tree.too_deep,
-            "cut": found.cut,
-        }
-    )
+    return await aside(found.rows, lambda: _tree_answer(found))
+
+
+def _tree_answer(found: Tree) -> Response:
+    document = {
+        "calls": tree_calls_of(found.tree.calls(), found.missing),
+        "rows": len(found.tree.rows()),
+        "complete": not found.missing and found.tree.above is None and not found.tree.too_deep and not found.cut,
+        "above": found.tree.above,
+        "too_deep": found.tree.too_deep,
+        "cut": found.cut,
+    }
+    return json_answer(document)
 
 
 @router.get("/v1/pairs", **describe(PairsDocument, 400))

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Final, Protocol, TypeAlias, cast
 
 from fastapi import Depends
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 
 from twophp.central.access import Access, Principal, require
@@ -26,6 +27,7 @@ MOST_BATCHES: Final = 16
 """So many may be under way at once; the next is asked to come back."""
 MOST_OF_ONE: Final = 2
 RETRY_AFTER_S: Final = 1
+MOST_NAME_CHARS: Final = 64
 
 
 class Counting(Protocol):
@@ -113,9 +115,25 @@ def open_to(roles: Collection[Role]) -> Callable[[Request], Awaitable[Principal]
         recognise = access.resolve_principal if request.method in SAFE_METHODS else access.by_bearer
         found = await recognise(request)
         require(found, roles)
+        refuse_unknown_parameters(request)
         return found
 
     return principal
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Raise if the query has a name that the route's OpenAPI document does not.
+
+    A misspelled filter that is ignored answers another question than was asked, and nobody sees it.
+    """
+    route = request.scope.get("route")
+    if not request.query_params or not isinstance(route, APIRoute):
+        return
+    operation = request.app.openapi()["paths"][route.path_format][request.method.lower()]
+    known = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        raise ApiProblem("bad_parameter", f"query.{unknown[0][:MOST_NAME_CHARS]}: there is no such parameter")
 
 
 CentralPart: TypeAlias = Annotated[Central, Depends(central_of)]

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
 
 from twophp import __version__
 from twophp.central import (
@@ -23,7 +24,7 @@ from twophp.central import (
     oidc_login,
 )
 from twophp.central.access import Access, Principal
-from twophp.central.api_problems import problem_of
+from twophp.central.api_problems import answer_to, problem_of
 from twophp.central.api_routes import components
 from twophp.central.api_state import Central
 from twophp.central.missing import Heard
@@ -124,7 +125,7 @@ class AccessLog:
         except Exception as error:
             if started.answered:
                 raise
-            await problem_of(error)(scope, receive, started.send)
+            await answer_to(Request(scope), error)(scope, receive, started.send)
 
 
 class _Started:

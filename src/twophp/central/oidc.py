@@ -72,6 +72,7 @@ class _Login(msgspec.Struct, frozen=True):
     verifier: str
     redirect_uri: str
     ends_at: Instant
+    after: str
 
 
 class _Tokens(msgspec.Struct, frozen=True):
@@ -193,13 +194,18 @@ class Oidc:
 
     # The page's login.
 
-    async def begin_login(self, redirect_uri: str) -> tuple[str, str]:
-        """Where to send somebody, and the state that must come back with them, kept in a cookie as well."""
+    async def begin_login(self, redirect_uri: str, after: str = "/") -> tuple[str, str]:
+        """Where to send somebody, and the state that must come back with them, kept in a cookie as well.
+
+        ``after`` is where they wanted to go; it is kept here, so the provider does not learn of it.
+        """
         assert self.provider.client_id is not None
         found = await self._discover()
         state, nonce, verifier = self._mint(), self._mint(), self._mint() + self._mint()
         ends_at = self._clock() + LOGIN_MS
-        self._logins[state] = _Login(nonce=nonce, verifier=verifier, redirect_uri=redirect_uri, ends_at=ends_at)
+        self._logins[state] = _Login(
+            nonce=nonce, verifier=verifier, redirect_uri=redirect_uri, ends_at=ends_at, after=after
+        )
         while len(self._logins) > MOST_LOGINS:
             self._logins.popitem(last=False)
         asked = {
@@ -215,8 +221,8 @@ class Oidc:
         joint = "&" if "?" in found.authorization_endpoint else "?"
         return found.authorization_endpoint + joint + urlencode(asked, quote_via=quote), state
 
-    async def finish_login(self, state: str, code: str) -> tuple[Principal, Instant]:
-        """Who came back, and until when the provider vouches for them; raises Unauthenticated."""
+    async def finish_login(self, state: str, code: str) -> tuple[Principal, Instant, str]:
+        """Who came back, until when the provider vouches for them, where they wanted to go; raises Unauthenticated."""
         login = self._logins.pop(state, None)
         if login is None or login.ends_at <= self._clock() or self._page is None:
             raise Unauthenticated("the login was not begun here, or too long ago")
@@ -238,7 +244,7 @@ class Oidc:
         claims = await self._claims(self._page, _bearing(tokens.id_token, self._clock()))
         if claims.get("nonce") != login.nonce:
             raise Unauthenticated("the provider's token is for another login")
-        return self._known(claims), int(claims["exp"]) * 1000
+        return self._known(claims), int(claims["exp"]) * 1000, login.after
 
 
 def _bearing(token: str, now: Instant) -> Head:

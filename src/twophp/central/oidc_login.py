@@ -6,11 +6,13 @@ import hmac
 from typing import Final
 
 from fastapi import FastAPI
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from twophp.central.access import COOKIE, SESSION_MS, Access
-from twophp.central.api_problems import problem_of
+from twophp.central.addresses import own_address
+from twophp.central.api_problems import answer_to
 from twophp.central.oidc import LOGIN_MS, Oidc
 from twophp.core.errors import TwoPHPError, Unauthenticated
 
@@ -19,8 +21,9 @@ BACK: Final = "/login/oidc/back"
 STATE_COOKIE: Final = "twophp_oidc"
 
 # A redirect would still count as the provider's, and a strict cookie would stay at home: so a page of our own goes on.
-_GO_ON: Final = (
-    '<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>Logged in</title><a href="/">On</a>'
+_GO_ON: Final = Markup(
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={0}"><title>Logged in</title>'
+    '<a href="{0}">On</a>'
 )
 
 
@@ -29,9 +32,10 @@ def install(app: FastAPI, oidc: Oidc, access: Access) -> None:
 
     async def begin(request: Request) -> Response:
         try:
-            url, state = await oidc.begin_login(str(request.url_for("oidc_back")))
+            after = own_address(request.query_params.get("next", "/"))
+            url, state = await oidc.begin_login(str(request.url_for("oidc_back")), after)
         except TwoPHPError as error:
-            return problem_of(error)
+            return answer_to(request, error)
         response = RedirectResponse(url, 303, {"Cache-Control": "no-store"})
         # Lax: it has to come along when the provider sends the browser back.
         response.set_cookie(
@@ -44,11 +48,11 @@ def install(app: FastAPI, oidc: Oidc, access: Access) -> None:
         try:
             if not expected or not hmac.compare_digest(state.encode(), expected.encode()):
                 raise Unauthenticated("the login was begun by another browser")
-            principal, until = await oidc.finish_login(state, request.query_params.get("code", ""))
+            principal, until, after = await oidc.finish_login(state, request.query_params.get("code", ""))
             session = access.login_as(principal, until)
         except TwoPHPError as error:
-            return problem_of(error)
-        response = HTMLResponse(_GO_ON, headers={"Cache-Control": "no-store"})
+            return answer_to(request, error)
+        response = HTMLResponse(_GO_ON.format(after), headers={"Cache-Control": "no-store"})
         response.delete_cookie(STATE_COOKIE, path=BEGIN)
         response.set_cookie(
             COOKIE, session.secret, SESSION_MS // 1000, httponly=True, samesite="strict", secure=_is_https(request)

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from twophp.central.aside import aside
 from twophp.central.missing import Heard, Known, Missing
 from twophp.central.ports import MOST_IN_A_TREE, CentralStore, Page, Row, Wanted
 from twophp.core.calltree import CallTree, call_tree
@@ -32,6 +33,7 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 
     tree: CallTree
     missing: Mapping[PairKey, Missing]
+    rows: int
     cut: bool  # Whether there were more rows than one answer holds.
 
 
@@ -60,9 +62,7 @@ class Questions:
         """The whole tree that this id is in. Without a row of it, the tree has no roots (P-10.4-a)."""
         rows = await self.store.tree(correlation_id)
         known = await self.known()
-        entries = [row.entry for row in rows]
-        tree = call_tree(entries, correlation_id, read=known.read(entries))
-        return Tree(tree=tree, missing=_missing((c.pair for c in tree.calls()), known), cut=len(rows) >= MOST_IN_A_TREE)
+        return await aside(len(rows), lambda: _tree(rows, correlation_id, known))
 
     async def call(self, correlation_id: str) -> Pairs:
         """Every call with this id, whichever of the two it is; two callers may have drawn the same (A-32)."""
@@ -136,6 +136,13 @@ class Questions:
     async def _judged(self, keys: Sequence[PairKey], known: Known) -> list[Pair]:
         entries = [row.entry for row in (await self.store.of_pairs(keys) if keys else ())]
         return pair_up(entries, read=known.read(entries))
+
+
+def _tree(rows: Sequence[Row], correlation_id: str, known: Known) -> Tree:
+    entries = [row.entry for row in rows]
+    tree = call_tree(entries, correlation_id, read=known.read(entries))
+    missing = _missing((call.pair for call in tree.calls()), known)
+    return Tree(tree=tree, missing=missing, rows=len(rows), cut=len(rows) >= MOST_IN_A_TREE)
 
 
 def _missing(pairs: Iterable[Pair], known: Known) -> dict[PairKey, Missing]:

@@ -11,6 +11,7 @@ from typing import Final
 from fastapi import FastAPI
 
 from twophp.central.pages.assets import ROUTES as ASSETS
+from twophp.central.pages.frame import page_of_problem
 from twophp.central.pages.intent import ROUTES as INTENT
 from twophp.central.pages.login import ROUTES as LOGIN
 from twophp.central.pages.overview import ROUTES as OVERVIEW
@@ -25,7 +26,11 @@ PARTS: Final = (OVERVIEW, STALLED, SEARCH, TREE, INTENT, SERVICES, SLA, TOKENS, 
 
 
 def install(app: FastAPI) -> None:
-    """Add every page to the application. ``app.state.central`` must be there by the time somebody asks."""
+    """Add every page to the application, and refusals as pages for whoever has a browser.
+
+    ``app.state.central`` must be there by the time somebody asks.
+    """
+    app.state.page_of_problem = page_of_problem
     for part in PARTS:
         for path, endpoint, methods in part:
             app.router.add_route(path, endpoint, methods=list(methods), include_in_schema=False)

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from twophp.central.access import Principal, Session, csrf_holds, require
+from twophp.central.api_problems import INTERNAL, Problem
 from twophp.central.api_state import Central, central_of
 from twophp.central.pages.rendering import render, url
 from twophp.central.ports import READERS, Role
@@ -42,6 +43,19 @@ MOST_FORM_BYTES: Final = 16_384
 MOST_FIELDS: Final = 50
 MOST_QUERY_CHARS: Final = 500
 WORTH_PACKING_BYTES: Final = 1_000
+
+WRONG: Final[Mapping[int, tuple[str, str]]] = {
+    400: ("That cannot be answered", "Something in the address, or in the form, is not as it should be."),
+    401: ("Log in first", "Nobody is known by what came with this request."),
+    403: ("Not for you", "None of your roles allows this."),
+    404: ("Nothing here", "There is no page under this address. It may have been cut off on its way."),
+    405: ("Not like that", "This address is not asked in this way."),
+    422: ("That cannot be answered", "A part of the address is missing, malformed or unknown."),
+    500: ("Something went wrong here", "It is in the log of the central ledger, with all that is known of it."),
+    502: ("Somebody else does not answer", "The identity provider or the service did not answer as it should."),
+    503: ("The database does not answer", "Try again in a moment."),
+}
+"""What is said of a status: a title, and a sentence where nothing better is known."""
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Routes: TypeAlias = tuple[tuple[str, Endpoint, tuple[str, ...]], ...]
@@ -144,14 +158,28 @@ def wrong(request: Request, error: TwoPHPError) -> Response:
     """What went wrong, as a page."""
     match error:
         case Refused(code="forbidden"):
-            status, title = 403, "Not for you"
+            status, told = 403, str(error)
         case StoreError():
             log.warning("a page could not be made: %s", error)
-            status, title = 503, "The database does not answer"
+            status, told = 503, ""  # Nobody is told about the database.
         case _:
-            status, title = 400, "That cannot be answered"
-    told = str(error) if status != 503 else "Try again in a moment."  # noqa: PLR2004 - Nobody is told about the database.
-    return html(request, "wrong.html", {"title": title, "told": told, "status": status}, status)
+            status, told = 400, str(error)
+    return _wrong(request, status, told)
+
+
+def page_of_problem(request: Request, answer: Response) -> Response:
+    """A refusal of ours, for somebody who looks at it with a browser."""
+    problem = msgspec.json.decode(bytes(answer.body), type=Problem)
+    page = _wrong(request, problem.status, problem.detail)
+    for name in ("retry-after", "www-authenticate"):
+        if name in answer.headers:
+            page.headers[name] = answer.headers[name]
+    return page
+
+
+def _wrong(request: Request, status: int, told: str) -> Response:
+    title, usual = WRONG.get(status, WRONG[400] if status < INTERNAL else WRONG[INTERNAL])
+    return html(request, "wrong.html", {"title": title, "told": told or usual, "status": status}, status)
 
 
 def not_found(visit: Visit, told: str) -> Response:
@@ -196,9 +224,3 @@ def first(fields: Mapping[str, list[str]], name: str) -> str:
 def is_https(request: Request) -> bool:
     """Whether cookies may be kept for secure connections."""
     return request.url.scheme == "https"
-
-
-def own_address(address: str) -> str:
-    """An address to go on to, if it is one of ours; else the first page. Never another host's."""
-    is_ours = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
-    return address if is_ours and "\\" not in address else "/"

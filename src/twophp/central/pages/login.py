@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from twophp.central.access import COOKIE, SESSION_MS, Session
+from twophp.central.addresses import own_address
 from twophp.central.api_state import central_of
 from twophp.central.oidc_login import BEGIN
 from twophp.central.pages.frame import (
@@ -21,7 +22,6 @@ from twophp.central.pages.frame import (
     first,
     html,
     is_https,
-    own_address,
     to,
     wrong,
 )

@@ -7,9 +7,10 @@ from typing import Final
 
 from starlette.responses import Response
 
+from twophp.central.addresses import own_address
 from twophp.central.api_problems import ApiProblem
 from twophp.central.drawing.words import MINUTE_MS
-from twophp.central.pages.frame import Routes, Visit, changing, first, own_address, reading, to
+from twophp.central.pages.frame import Routes, Visit, changing, first, reading, to
 from twophp.central.ports import Role, Service
 from twophp.core.errors import Refused
 from twophp.core.records import Instant

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from twophp.central.aside import aside
 from twophp.central.drawing.shown import MOST_CALLS, Shown, View, everything, shown
 from twophp.central.drawing.tree import Drawing, told, tree_picture
 from twophp.central.drawing.words import count
@@ -67,6 +68,10 @@ async def tree(visit: Visit) -> Response:
     found = await visit.central.questions.tree(asked)
     if not found.tree.roots:
         return not_found(visit, "No row with this id has arrived here. It may not be synced yet: search, or pull.")
+    return await aside(found.rows, lambda: _page(visit, asked, found))
+
+
+def _page(visit: Visit, asked: str, found: Tree) -> Response:
     calls = list(found.tree.calls())
     looking = _looking(visit, asked)
     focus = next((call for call in calls if looking.at and call.pair.server_correlation_id == looking.at), None)

@@ -1,0 +1,13 @@
+"""Addresses to go on to, which come with a request and are nobody's word but the asker's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOST_CHARS: Final = 2_000
+
+
+def own_address(address: str) -> str:
+    """An address to go on to, if it is one of ours; else the first page. Never another host's."""
+    is_ours = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
+    return address if is_ours and "\\" not in address and len(address) <= MOST_CHARS else "/"
