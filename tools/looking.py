@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, Playwright
 
 from tools import traffic
+from tools.telling import telling as a_service_that_tells
 from twophp.central.app import create_app
 from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, Role
@@ -103,6 +104,15 @@ def central(calls: Sequence[traffic.Call], clock: Clock, mint: MintId = mint_uui
             if service.name not in BEHIND:
                 app.state.central.heard.drained(service.service_ledger_id, clock())
         return app
+
+    return Served(make)
+
+
+def telling(clock: Clock, began: Instant) -> Served:
+    """A service that can be asked about any call."""
+
+    async def make() -> FastAPI:
+        return a_service_that_tells(clock, began)
 
     return Served(make)
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tools import looking, traffic
+from tools import looking, telling, traffic
 from twophp.central.ports import Role
 from twophp.core.intent import Phase
 from twophp.ports import MintId
@@ -32,16 +32,23 @@ def pages(calls: list[traffic.Call]) -> Mapping[str, str]:
         for call in calls
         if call.endpoint == "fraud/checks" and call.phase is Phase.FAILED and call.at > NOW - 600_000
     )
+    told = next(
+        call
+        for call in reversed(calls)
+        if call.endpoint == "orders/orders" and call.phase is Phase.COMMITTED and call.at > NOW - 600_000
+    )
     one_sided = f"/intent?client={odd.client_id}&server={odd.server_id}"
     return {
         "overview": "/",
-        "stalled": "/stalled",
+        "stalled": "/stalled?ask=1",
         "tree": "/tree?id=client-corr-id1",
         "tree-failed": f"/tree?id={failed.client_id}",
         "tree-one-sided": f"/tree?id={odd.client_id}",
         "tree-large": f"/tree?id={traffic.WIDE_ROOT}",
         "intent": "/intent?client=client-corr-id2&server=server-corr-id2",
+        "intent-told": f"/intent?client={told.client_id}&server={told.server_id}&ask=1#asked",
         "intent-one-sided": one_sided,
+        "wrong": "/nowhere",
         "search": "/search?phase=FAILED&source=payments",
         "services": "/services",
         "sla": "/sla",
@@ -61,7 +68,14 @@ def main() -> None:
     wanted = set(sys.argv[1:])
     calls = traffic.everything(NOW)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with looking.central(calls, lambda: NOW, made_up_ids()) as served, sync_playwright() as playwright:
+    with (
+        looking.central(calls, lambda: NOW, made_up_ids()) as served,
+        looking.telling(lambda: NOW, NOW - 420_000) as told,
+        sync_playwright() as playwright,
+    ):
+        for name in ("orders", "stock", "warehouse"):
+            register = served.store.register(name, None, f"token of {name}", NOW, pull_url=told.url + telling.PATH)
+            served.run(register)
         secret = served.token("on call", Role.OPERATIONS)
         for name in ("auditor", "compliance export"):
             served.token(name, Role.AUDIT)

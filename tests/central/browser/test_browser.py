@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import httpx
 import msgspec
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.asgi_frameworks.serving import served as serving
 from tests.asgi_frameworks.serving import wrapped
@@ -24,8 +25,15 @@ from twophp.central.ports import Role
 from twophp.central.pull import PULL_PATH, management_token
 from twophp.core.intent import Phase
 
+PHONE: Final[ViewportSize] = {"width": 400, "height": 800}
+DESK: Final[ViewportSize] = {"width": 1300, "height": 900}
 TREE = "/tree?id=client-corr-id5"
+INTENT = "/intent?client=client-corr-id2&server=server-corr-id2"
 MINUTE_MS = 60_000
+LOOKED_AT = (
+    *("/", "/stalled", "/search?phase=FAILED", TREE, "/services", "/sla", "/tokens", "/search"),
+    *(f"{INTENT}&ask=1", "/nowhere"),
+)
 
 
 def cards(page: Page) -> list[str]:
@@ -161,7 +169,24 @@ def test_a_pull_brings_what_was_not_sent(looks: Looks, pulled_from: str) -> None
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name="depot/crates")).to_be_visible()
         page.get_by_role("button", name="Pull from depot").click()
-        expect(page.get_by_role("status").filter(has_text="Pulled")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="Pulled: 1 row of this call")).to_be_visible()
+        told = page.get_by_role("article", name="What depot told")
+        expect(told).to_contain_text("registered; waits for Phase 2")
+        expect(told).to_contain_text("none were reserved for this call")
+        assert page.evaluate(CONTRASTS) == []
+
+
+@pytest.mark.req("A-47")
+def test_a_service_is_asked_about_a_call_without_scripts(looks: Looks) -> None:
+    """Where nobody listens, that is said, and the rest of the page stands."""
+    call = next(call for call in traffic.Shop(NOW).calls(per_day=3) if call.endpoint == "orders/orders")
+    at = f"/intent?client={call.client_id}&server={call.server_id}"
+    with looks.logged_in(Role.OPERATIONS, at=at, java_script_enabled=False) as page:
+        page.get_by_role("link", name="Fetch from orders").click()
+        expect(page.get_by_text("could not be asked")).to_be_visible()
+        expect(page.get_by_role("heading", name="Proof")).to_be_visible()
+    with looks.logged_in(Role.AUDIT, at=f"{at}&ask=1") as page:
+        expect(page.get_by_text("Somebody in operations can ask")).to_be_visible()
 
 
 def test_ids_from_outside_are_only_ever_text(looks: Looks) -> None:
@@ -183,10 +208,15 @@ def test_ids_from_outside_are_only_ever_text(looks: Looks) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_can_be_read_and_every_control_has_a_name(looks: Looks, theme: str) -> None:
     with looks.logged_in(Role.OPERATIONS, color_scheme=theme) as page:
-        for path in ("/", "/stalled", "/search?phase=FAILED", TREE, "/services", "/sla", "/tokens", "/search"):
+        for path in LOOKED_AT:
             page.goto(path)
             assert page.evaluate(NAMELESS) == [], path
             assert page.evaluate(CONTRASTS) == [], path
+            page.set_viewport_size(PHONE)
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+            page.set_viewport_size(DESK)
+    assert ["404" in one for one in looks.complaints] == [True]  # The last page is the one that is not there.
+    looks.complaints.clear()
 
 
 def test_light_and_dark_are_chosen_and_kept(looks: Looks) -> None:

@@ -38,6 +38,8 @@ DOTS: Final[Mapping[str, str]] = {phase.value: class_ for phase, class_ in CLASS
 }
 """States of jobs and obligations look like the phases that they are most like."""
 _WORDS: Final[Mapping[str, str]] = {
+    "WAITING_CONFIRM": "registered; waits for Phase 2",
+    "PROCESSING": "confirmed; past the point of no return",
     "recovered": "taken over: the lease of whoever executed it had ended",
     "payload_purged": "payload destroyed, as its retention says",
     "attempt_failed": "attempt failed; to be made again",
@@ -47,6 +49,9 @@ _WORDS: Final[Mapping[str, str]] = {
     "DELIVERED": "delivered",
     "DEAD": "given up",
 }
+
+
+_FAILURES: Final = frozenset({"attempt_failed", "taken_over", "DEAD"})
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +123,7 @@ def _moment(line: LineFacts, about: str) -> Moment:
         what=_what(line),
         about=about,
         late_ms=max(instant_of(line.observed_at) - at, 0),
-        remark=line.detail if line.kind == JOB else "",
+        remark=line.detail if line.kind == JOB and line.event in _FAILURES else "",
     )
 
 
