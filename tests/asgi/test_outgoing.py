@@ -8,15 +8,17 @@ import ssl
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.asgi.driver import AUTO, CLIENT, SERVER, STATE, Orders, Seen, answer, created
+from tests.asgi.driver import AUTO, CLIENT, OUTGOING, SERVER, STATE, Orders, Seen, answer, created
 from tests.asgi.driver import serving as a_service
 from tests.engine.tls_server import Authority, read_request, serving
+from twophp.asgi import EgressRules as Rules
+from twophp.asgi import Outgoing, Tries
 from twophp.asgi.messages import Send
-from twophp.asgi.outgoing import Outgoing
 from twophp.core.intent import Phase
-from twophp.engine.egress import Rules
 from twophp.engine.hooks import Hooks, PhaseEvent
+from twophp.engine.requests import Head
 from twophp.engine.webhooks import read_secret, verify
 from twophp.wire.callback import decode
 
@@ -75,6 +77,63 @@ async def test_a_callback_that_may_not_be_called_is_refused_before_anything_is_s
         assert reply.status == 400
         assert b"bad_callback" in reply.body
         assert (service.orders.runs, await service.rows()) == (0, [])
+
+
+class Names:
+    """A name server that changes its mind."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = answers
+
+    async def __call__(self, host: str, port: int) -> tuple[str, ...]:
+        assert (host, port) == ("client.example", 443)
+        return self.answers
+
+
+@pytest.mark.req("P-5.5.2-b", "A-65")
+async def test_a_name_that_leads_inwards_is_refused_before_anything_is_stored(store: str) -> None:
+    """One private address among public ones is enough. A repeat of what was registered is still answered (A-30)."""
+    names = Names("93.184.216.34", "10.0.0.7")
+    asked = {**AUTO, CLIENT: "c-1", "DTT-2PHP-Callback": "https://client.example/cb"}
+    async with a_service(store=store, outgoing=replace(OUTGOING, resolver=names)) as service:
+        reply = await service.request("POST", "/orders", asked, b"{}")
+        assert (reply.status, b"bad_callback" in reply.body) == (400, True)
+        assert (service.orders.runs, await service.rows()) == (0, [])
+        assert await service.server.store.journal(0, 10) == []
+        names.answers = ()  # Nobody knows the name today: it is judged again when it is called.
+        done = await service.request("POST", "/orders", asked, b"{}")
+        assert (done.status, service.orders.runs) == (201, 1)
+        names.answers = ("10.0.0.7",)
+        assert await service.request("POST", "/orders", asked, b"{}") == done
+        assert service.orders.runs == 1
+
+
+@pytest.mark.req("A-65")
+async def test_an_identity_may_be_held_to_its_own_hosts() -> None:
+    def by_key(head: Head) -> str:
+        return head.headers["x-api-key"]
+
+    own = {"checkout": frozenset({"*.checkout.example"})}
+    async with a_service(identify=by_key, outgoing=replace(OUTGOING, hosts_of=own)) as service:
+        for key, host, status in (
+            ("checkout", "elsewhere.example", 400),
+            ("checkout", "cb.checkout.example", 201),
+            ("reports", "elsewhere.example", 201),
+        ):
+            asked = {**AUTO, CLIENT: f"{key}-{host}", "x-api-key": key, "DTT-2PHP-Callback": f"https://{host}/cb"}
+            assert (await service.request("POST", "/orders", asked, b"{}")).status == status
+        assert len(await service.rows()) == 2
+
+
+@pytest.mark.req("A-39")
+async def test_how_often_a_callback_is_tried_is_the_services_to_say() -> None:
+    once = replace(OUTGOING, tries=Tries(attempts=1))
+    asked = {**AUTO, CLIENT: "c-1", "DTT-2PHP-Callback": "https://client.example/cb"}
+    async with a_service(outgoing=once) as service:
+        assert (await service.request("POST", "/orders", asked, b"{}")).status == 201
+        await service.server.outbox.close(5.0)
+        lines = await service.server.store.journal(0, 100)
+    assert [line.event.after for line in lines if line.event.kind == "job"] == ["RUNNING", "DEAD"]
 
 
 @pytest.mark.req("P-9.3-c")

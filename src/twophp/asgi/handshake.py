@@ -144,7 +144,7 @@ class Handshake:
         """The one change that makes an intent durable (draft §9.5)."""
         command = self._register_command(asked, head, principal, scope, body, policy)
         request = stored_request(scope, body, self._settings.stored_headers)
-        owed = self._owed(asked)
+        owed = None if asked.callback is None else await self._owed(asked.callback, principal)
         decision = await self._server.intents.register(command, encode(request), policy, follow=owed)
         if isinstance(decision.verdict, Goto):
             self._server.executions.expect(_intent_of(decision), request)
@@ -152,14 +152,13 @@ class Handshake:
             await owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
         return decision
 
-    def _owed(self, asked: PhaseOne) -> Owing | None:
+    async def _owed(self, callback: str, principal: str) -> Owing:
         """The acknowledgement of an auto-confirmed request, refused before anything is stored if it may not go out."""
-        if asked.callback is None:
-            return None
-        self._settings.outgoing.check(asked.callback)
+        outgoing = self._settings.outgoing
+        target = outgoing.check(callback, principal)
         if self._server.outbox.is_full:
             raise StoreOverloaded("too many callbacks are under way")
-        return acknowledgement(self._server.outbox, asked.callback)
+        return acknowledgement(self._server.outbox, callback, leads_inwards=await outgoing.leads_inwards(target))
 
     def _register_command(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy

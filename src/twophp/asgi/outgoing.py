@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from twophp.core.errors import EgressRefused, WireError
+from twophp.core.errors import DeliveryFailed, EgressRefused, WireError
 from twophp.core.intent import Intent
+from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
 from twophp.engine.effects import act_deliverer
-from twophp.engine.egress import Resolver, Rules, check_url, system_resolver
+from twophp.engine.egress import Resolver, Rules, Target, check_url, resolve, system_resolver
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
+from twophp.engine.identify import Who, principal_of
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
@@ -21,11 +25,16 @@ from twophp.engine.webhooks import Secret, read_secret
 from twophp.ports import Store, Vault
 from twophp.wire.callback import Acknowledgement, encode
 
+LOOK_UP_S: Final = 1.0
+"""How long a request waits for the name of its callback; a name that is slower is judged when it is called."""
+
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     """How a service's own calls leave it. ``TwoPhaseMiddleware(..., outgoing=Outgoing(...))`` changes the defaults."""
 
     rules: Rules = Rules()
+    hosts_of: Mapping[Who, frozenset[str]] = {}  # Which of the hosts an identity may name; others: all of the rules'.
+    tries: Tries = DEFAULT_TRIES  # A-39: five attempts within ten minutes.
     webhook_secrets: tuple[str, ...] = ()
     hooks: Hooks = HOOKS
     fire_barrier: Barrier = "started"  # A-38: "sent" also waits, bounded, until the bytes are written.
@@ -36,12 +45,31 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         """The keys callbacks are signed with; the first signs, all verify at a receiver that rotates."""
         return _secrets(self.webhook_secrets)
 
-    def check(self, url: str) -> None:
-        """Refuse a callback before anything is stored (A-65). Addresses are judged again at every attempt."""
+    def check(self, url: str, principal: str) -> Target:
+        """Refuse a callback by its text alone, whoever asks how often (A-65): rules first, then the identity's own."""
+        hosts = {principal_of(who): hosts for who, hosts in self.hosts_of.items()}.get(principal)
         try:
-            check_url(url, rules=self.rules)
+            target = check_url(url, rules=self.rules)
+            if hosts is not None:
+                check_url(url, rules=msgspec.structs.replace(self.rules, hosts=hosts))
         except EgressRefused as error:
-            raise WireError("the callback may not be called", code="bad_callback") from error
+            raise bad_callback() from error
+        return target
+
+    async def leads_inwards(self, target: Target) -> bool:
+        """Whether the name stands for an address that may not be called, as far as it is known now.
+
+        A name that nobody knows, or not in time, is no refusal: it may be known at the first attempt, and every
+        attempt judges the addresses it gets.
+        """
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                await resolve(target, resolver=self.resolver)
+        except EgressRefused:
+            return True
+        except (DeliveryFailed, TimeoutError):
+            return False
+        return False
 
     def outbox(
         self, store: Store, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
@@ -55,13 +83,25 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
             "effect": act_deliverer(obligations.effects),
             "release": act_deliverer(obligations.releases),
         }
-        return Outbox(store, vault, service, deliver=deliver, observer=observer)
+        return Outbox(store, vault, service, deliver=deliver, tries=self.tries, observer=observer)
 
 
-def acknowledgement(outbox: Outbox, url: str) -> Owing:
-    """The callback that an auto-confirmed request owes (draft §5.5.3): durable with the PONR, begun before the work."""
+def bad_callback() -> WireError:
+    """The one answer, whatever is wrong with it: the caller learns nothing about our network."""
+    return WireError("the callback may not be called", code="bad_callback")
+
+
+def acknowledgement(outbox: Outbox, url: str, *, leads_inwards: bool = False) -> Owing:
+    """The callback that an auto-confirmed request owes (draft §5.5.3): durable with the PONR, begun before the work.
+
+    One that leads inwards is refused when it would be owed, inside the transaction, so nothing is stored (A-65). A
+    repeat of a request that was registered before owes nothing any more, and gets its outcome wherever the name now
+    leads (A-30).
+    """
 
     def letter(intent: Intent, now: Instant) -> Letter:
+        if leads_inwards:
+            raise bad_callback()
         body = encode(
             Acknowledgement(
                 server_correlation_id=intent.server_correlation_id,
