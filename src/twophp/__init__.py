@@ -1,21 +1,31 @@
 """Two-Phase HTTP: a mutation is registered by both sides before it runs, and runs once."""
 
-from twophp.core.errors import TwoPHPError
+from twophp.core.errors import TwoPHPError, Unauthenticated
 from twophp.core.policy import Policy
 from twophp.core.quota import Quota
 from twophp.engine.current import current_intent
-from twophp.engine.identify import anonymous, bearer_jwt, mutual_tls, scope_user
+from twophp.engine.guards import fresh_credential, hmac_guard, late_confirm_signature
+from twophp.engine.identify import Principal, anonymous, bearer_jwt, mutual_tls, scope_user
+from twophp.engine.logs import JsonFormatter
+from twophp.engine.requests import Head
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Head",
+    "JsonFormatter",
     "Policy",
+    "Principal",
     "Quota",
     "TwoPHPError",
+    "Unauthenticated",
     "__version__",
     "anonymous",
     "bearer_jwt",
     "current_intent",
+    "fresh_credential",
+    "hmac_guard",
+    "late_confirm_signature",
     "mutual_tls",
     "scope_user",
 ]

@@ -8,13 +8,20 @@ import pytest
 
 PUBLIC = {
     "twophp": [
+        "Head",
+        "JsonFormatter",
         "Policy",
+        "Principal",
         "Quota",
         "TwoPHPError",
+        "Unauthenticated",
         "__version__",
         "anonymous",
         "bearer_jwt",
         "current_intent",
+        "fresh_credential",
+        "hmac_guard",
+        "late_confirm_signature",
         "mutual_tls",
         "scope_user",
     ],
@@ -74,9 +81,11 @@ PUBLIC = {
     "twophp.asgi": [
         "CORS_ALLOW_HEADERS",
         "CORS_EXPOSE_HEADERS",
+        "EgressRules",
         "ExposeFields",
         "Hooks",
         "Outgoing",
+        "Tries",
         "TwoPhaseMiddleware",
         "obligation_rules",
         "on_phase",
