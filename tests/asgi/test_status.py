@@ -182,3 +182,17 @@ async def test_the_202_does_not_wait_for_the_handler() -> None:
         replies = await asyncio.gather(*(service.both(f"c-{number}") for number in range(3)))
         assert [done.status for _registered, done in replies] == [202, 202, 202]
         assert not service.orders.may_go_on.is_set()
+
+
+@pytest.mark.req("P-13.5-b", "A-60", "A-63")
+async def test_a_pull_without_the_credential_is_refused_and_audited(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(management_token="m-1", allow_insecure=True) as service:
+        with caplog.at_level(logging.WARNING, "twophp.audit"):
+            for sent in ({}, {"Authorization": "Bearer m-2"}):
+                assert (await service.request("POST", "/_2php/ledger", sent, b"{}")).status == 401
+            let_in = await service.request("POST", "/_2php/ledger", {"Authorization": "Bearer m-1"}, b"{}")
+        assert let_in.status == 200
+        lines = [record.getMessage() for record in caplog.records if record.name == "twophp.audit"]
+        assert len(lines) == 2
+        assert "a pull from" in lines[0]
+        assert "m-2" not in "".join(lines)

@@ -78,7 +78,7 @@ def test_rows_are_proven_and_a_rewritten_history_is_found(here: Central, tmp_pat
     assert head is not None
     noted = head[1]
     proof = tmp_path / "proof.json"
-    made = run("ledger", "prove", "client-corr-id3", here.url)
+    made = run("ledger", "prove", "client-corr-id3", here.url, "--json")
     assert made.exit_code == OK, made.output
     proof.write_text(made.stdout)
     secret, guid = here.join("later")
@@ -103,7 +103,8 @@ def test_tokens_services_and_pulls_from_the_command_line(here: Central) -> None:
     made = document(run("central", "token", "create", "auditor", here.url, "--role", "audit", "--json"))
     assert here.ask("GET", "/v1/entries", secret=made["secret"]).status_code == 200
     assert made["token_id"] in run("central", "token", "list", here.url).stdout
-    assert run("central", "token", "revoke", made["token_id"], here.url).exit_code == OK
+    revoked = run("central", "token", "revoke", made["token_id"], here.url, "--json")
+    assert (revoked.exit_code, document(revoked)) == (OK, {"token_id": made["token_id"], "revoked": True})
     assert here.ask("GET", "/v1/entries", secret=made["secret"]).status_code == 401
     assert run("central", "token", "revoke", "nobody", here.url).exit_code == UNUSABLE
     services = document(run("central", "services", here.url, "--json"))
@@ -157,7 +158,10 @@ def test_serve_prints_an_operators_token_once_and_keeps_its_key_to_itself(
     key = tmp_path / "central.db.management"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     said = run("central", "management-token", "orders", "--store", store)
-    assert said.stdout.strip() == management_token(key.read_bytes(), "orders")
+    expected = management_token(key.read_bytes(), "orders")
+    assert said.stdout.strip() == expected
+    as_json = run("central", "management-token", "orders", "--store", store, "--json")
+    assert document(as_json) == {"service": "orders", "management_token": expected}
     # With the database at hand, a lost operator's token is no end.
     another = document(run("central", "token", "create", "again", store, "--role", "operations", "--json"))
     assert another["roles"] == ["operations"]

@@ -14,6 +14,7 @@ The last two bring no rows, and change nothing.
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,8 @@ MOST: Final = 1_000
 MOST_LEASES: Final = 100
 MAX_BODY_BYTES: Final = 1024 * 1024
 CHALLENGE: Final = "Bearer"
+
+audit: Final = logging.getLogger("twophp.audit")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -92,6 +95,8 @@ class Management:
         lines = head.headers.getall("authorization")
         found = _BEARER.fullmatch(lines[0]) if len(lines) == 1 else None
         if found is None or not hmac.compare_digest(found[1].encode(), self._token):
+            address = head.client[0] if head.client is not None else "an unknown address"
+            audit.warning("a pull from %s was refused: no management credential", address)
             raise Unauthenticated("no management credential", challenge=CHALLENGE)
 
     async def _pulled(self, wanted: _Pull) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, Role
 from twophp.central.pull import management_token
 from twophp.cli.central_serve import CENTRAL_URL, management_key, serve
-from twophp.cli.output import FOUND, counted, examples, out, print_json, show, table
+from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, show, table
 from twophp.cli.remote import Remote, is_remote
 from twophp.core.errors import Refused
 from twophp.core.policy import DAY_MS
@@ -112,7 +112,8 @@ async def _tokens(store: CentralStore) -> list[dict[str, Any]]:
 @click.argument("token_id")
 @WHERE
 @TOKEN
-def revoke_token(token_id: str, central: str, token: str | None) -> None:
+@JSON
+def revoke_token(token_id: str, central: str, token: str | None, *, as_json: bool) -> None:
     """Revoke a token. It opens nothing from the next request on."""
     if is_remote(central):
         done = Remote(central, token).ask("DELETE", f"/v1/tokens/{token_id}") is not None
@@ -120,7 +121,10 @@ def revoke_token(token_id: str, central: str, token: str | None) -> None:
         done = _on(central, lambda store: store.revoke_token(token_id, system_clock()))
     if not done:
         raise Refused(f"no token has the id {token_id}", code="not_found")
-    out().print(f"revoked {token_id}", markup=False)
+    if as_json:
+        print_json({"token_id": token_id, "revoked": True})
+    else:
+        out().print(f"revoked {token_id}", markup=False)
 
 
 @central.command(
@@ -166,7 +170,11 @@ def pull(
     if not ids:
         raise Refused(f"no ledger is registered as {service}", code="not_found")
     wanted = {} if correlation_id is None else {"correlation_id": correlation_id}
-    pulled = [remote.ask("POST", f"/v1/services/{id_}/pull", wanted) for id_ in ids]
+    pulled = []
+    with progress_bar("pulling") as progress:
+        for id_ in ids:
+            pulled.append(remote.ask("POST", f"/v1/services/{id_}/pull", wanted))
+            progress(len(pulled), len(ids))
     if as_json:
         print_json(pulled)
     else:
@@ -184,12 +192,17 @@ def pull(
 )
 @click.argument("service")
 @click.option("--store", default=CENTRAL_URL, show_default=True, help="The central ledger's database.")
-def management_token_(service: str, store: str) -> None:
+@JSON
+def management_token_(service: str, store: str, *, as_json: bool) -> None:
     """Print the credential that lets the central ledger pull from SERVICE: its management_token.
 
     It follows from the management key and the service's name, and is good for that service alone.
     """
-    out().print(management_token(management_key(store), service), markup=False)
+    made = management_token(management_key(store), service)
+    if as_json:
+        print_json({"service": service, "management_token": made})
+    else:
+        out().print(made, markup=False)
 
 
 def _on(url: str, act: Callable[[CentralStore], Awaitable[T]]) -> T:

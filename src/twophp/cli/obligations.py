@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import click
 import msgspec
 from rich.markup import escape
 from rich.text import Text
 
-from twophp.cli.output import FOUND, counted, examples, out, print_json, show, sqlite_path, table
+from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, show, sqlite_path, table
 from twophp.core.errors import ConfigError, JournalBroken
 from twophp.core.obligation import Decision, Obligation, ObligationError, Rollback, State, admitted
 from twophp.core.records import Instant
@@ -33,6 +35,7 @@ STATES: Final = ("Reserved", "Committed", "RolledBack")
 _STYLES: Final = {"Reserved": "yellow", "Overdue": "bold red", "Committed": "green", "RolledBack": "dim"}
 
 T = TypeVar("T")
+Progress: TypeAlias = Callable[[int, int], None]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
@@ -264,8 +267,8 @@ def audit(ctx: click.Context, file: str, check: str | None, *, as_json: bool) ->
     With --check: prove that an export is whole and unchanged, and that FILE still tells the same. Exit code 1 means
     that it does not. `twophp ledger verify` proves the journal itself.
     """
-    with reading_obligations(sqlite_path(file)) as reader:
-        lines = _lines(Audit(reader))
+    with reading_obligations(sqlite_path(file)) as reader, _bar(as_file=check is not None) as progress:
+        lines = _lines(Audit(reader), reader.last_line(), progress)
         if check is not None:
             ctx.exit(_check(Path(check), lines, as_json=as_json))
         for line in lines:
@@ -275,9 +278,20 @@ def audit(ctx: click.Context, file: str, check: str | None, *, as_json: bool) ->
                 click.echo(f"{format_instant(line.at)}  {line.code}  {line.obligation_id:38}  {_words(line)}")
 
 
-def _lines(export: Audit) -> Iterator[AuditLine]:
+def _bar(*, as_file: bool) -> AbstractContextManager[Progress]:
+    """Progress, unless it would stand between the lines on the same terminal."""
+    return progress_bar("reading") if as_file or not sys.stdout.isatty() else nullcontext(_silent)
+
+
+def _silent(_done: int, _total: int) -> None:
+    pass
+
+
+def _lines(export: Audit, last: int, progress: Progress) -> Iterator[AuditLine]:
     while (page := _now(export.page())) is not None:
         yield from page
+        if page:
+            progress(page[-1].seq, last)
 
 
 def _words(line: AuditLine) -> str:

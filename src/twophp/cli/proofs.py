@@ -53,6 +53,7 @@ class Head(msgspec.Struct, frozen=True):
 )
 @click.argument("correlation_id")
 @click.argument("central", metavar="CENTRAL")
+@click.option("--json", is_flag=True, expose_value=False, help="A proof is JSON with or without it.")
 @click.pass_context
 def prove(ctx: click.Context, correlation_id: str, central: str) -> None:
     """Prove that the rows of a call are in the central ledger's tree: a JSON document that can be verified later.

@@ -33,6 +33,10 @@ class ObligationReader:
         """Whose obligations they are, if anybody has ever opened the file."""
         return kept(self._connection, "service")
 
+    def last_line(self) -> int:
+        """The number of the journal's last line."""
+        return int(self._rows("read_head", ())[0][0])
+
     def now(self) -> Instant:
         """See ``Store.now``."""
         return max(self._clock(), int(self._rows("read_head", ())[0][2]))
