@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools import diagrams, obligations_page, registrar_page
+from tools import diagrams, obligations_page, registrar_page, server_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,6 +19,7 @@ PAGES: Mapping[str, Page] = {
     "docs/machines.md": diagrams.machines,
     "docs/obligations.md": obligations_page.obligations_page,
     "docs/registrar.md": registrar_page.registrar_page,
+    "docs/server.md": server_page.server_page,
 }
 
 

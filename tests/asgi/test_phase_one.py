@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from starlette.exceptions import HTTPException
 
 from tests.asgi.driver import (
     CLIENT,
@@ -296,7 +297,14 @@ async def test_a_client_that_leaves_in_the_middle_registers_nothing() -> None:
 
 @pytest.mark.req("A-07")
 @pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize(("error", "status"), [(ValueError("sku"), 422), (WireError("no", code="bad_request"), 400)])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("sku"), 422),
+        (WireError("no", code="bad_request"), 400),
+        (HTTPException(409, detail="sku"), 409),
+    ],
+)
 async def test_prevalidate_refuses_before_anything_is_stored(is_async: bool, error: Exception, status: int) -> None:
     def check(head: Head, body: bytes) -> None:
         if b"bad" in body and head.path == "/orders":

@@ -11,6 +11,7 @@ from hashlib import sha256
 import pytest
 
 from tests.asgi.driver import (
+    AUTO,
     CLIENT,
     ENABLED,
     MESSAGE,
@@ -28,6 +29,7 @@ from tests.asgi.driver import (
 )
 from twophp import Policy, current_intent
 from twophp.asgi.messages import Receive, Scope, Send
+from twophp.engine.exchange import StoredResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -156,9 +158,44 @@ async def test_an_answer_too_large_to_keep_is_sent_once_and_then_described(store
 
 
 @pytest.mark.req("A-18")
-async def test_the_applications_own_caching_stays() -> None:
+async def test_no_cache_keeps_an_answer_of_the_handshake() -> None:
+    cached = {"cache-control": "public, max-age=3600", "expires": "Thu, 01 Jan 2037 00:00:00 GMT", "etag": '"7"'}
+    async with serving(saying(200, cached)) as service:
+        registered, confirmed = await service.both()
+        polled = await service.read(registered.get(SERVER) or "")
+        for reply in (registered, confirmed, polled):
+            assert (reply.get("cache-control"), reply.get("expires")) == ("no-store", None)
+        assert confirmed.get("etag") == '"7"'  # What it names is the resource's, not the handshake's.
+
+
+@pytest.mark.req("A-18")
+async def test_what_looks_like_plain_http_is_cached_as_plain_http() -> None:
     async with serving(saying(200, {"cache-control": "private"})) as service:
-        assert (await service.both())[1].get("cache-control") == "private"
+        auto = await service.request("POST", "/orders", AUTO)
+        assert auto.get("cache-control") == "private"
+
+
+@pytest.mark.req("A-02")
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+async def test_a_confirm_by_another_method_is_refused(method: str) -> None:
+    async with serving() as service:
+        registered = await service.register()
+        ids = {CLIENT: "c-1", SERVER: registered.get(SERVER) or ""}
+        refused = await service.request(method, "/orders/confirm", {**ENABLED, **ids})
+        assert (refused.status, service.orders.runs) == (400, 0)
+
+
+@pytest.mark.req("A-05")
+async def test_a_service_says_how_its_answers_name_a_resource() -> None:
+    def order_number(response: StoredResponse) -> str | None:
+        number: str | None = json.loads(response.body).get("orderNumber")
+        return number
+
+    body = b'  {"id": "other", "orderNumber": "A-9"}'
+    async with serving(saying(201, {}, body), resource_id=order_number) as service:
+        assert (await service.both())[1].get(RESOURCE) == "A-9"
+    async with serving(saying(201, {}, body)) as service:
+        assert (await service.both())[1].get(RESOURCE) == "other"
 
 
 @pytest.mark.req("A-09")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.asgi.driver import AUTO, CLIENT, OUTGOING, RESOURCE, SERVER, STATE, serving
+from tests.asgi.driver import AUTO, CLIENT, OUTGOING, RESOURCE, SERVER, STATE, by_header, serving
 from twophp import Policy
 from twophp.core.errors import ConfigError, DeliveryFailed
 
@@ -17,12 +17,14 @@ pytestmark = pytest.mark.anyio
 
 POLICY = "DTT-2PHP-Replay-Policy"
 
+KNOWN: dict[str, Any] = {"identify": by_header, "headers": {"x-user": "u-1"}}
+
 
 @pytest.mark.req("P-8.2-a", "P-8.2-e", "P-14.1-k", "A-21")
 async def test_the_replay_policy_is_each_endpoints_own_and_told_only_on_request() -> None:
     policies = {"*": Policy.standard(), "POST /orders": Policy.standard(replay="REUSE")}
     for told in (False, True):
-        async with serving(policies=policies, expose_replay_policy=told) as service:
+        async with serving(policies=policies, expose_replay_policy=told, **KNOWN) as service:
             reuse = await service.register()
             reject = await service.register("c-2", path="/invoices")
             assert [reuse.get(POLICY), reject.get(POLICY)] == (["REUSE", "REJECT"] if told else [None, None])

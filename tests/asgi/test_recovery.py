@@ -52,6 +52,32 @@ async def test_a_slow_answer_about_a_crash_keeps_its_lease(store: str) -> None:
         assert service.orders.runs == 0
 
 
+@pytest.mark.req("A-34")
+@pytest.mark.parametrize("away", [2, 50])
+async def test_a_business_side_that_is_away_is_asked_again_and_not_for_ever(away: int, store: str) -> None:
+    asked = 0
+
+    def reconcile(_intent: Intent) -> tuple[Reconciled, str | None]:
+        nonlocal asked
+        asked += 1
+        if asked <= away:
+            raise ConnectionError("the shop is away")
+        return "COMMITTED", "order-7"
+
+    async with serving(store=store, policies={"POST /orders": POLICY}, reconcile=reconcile) as service:
+        registered = await service.register()
+        await confirmed_by_the_dead(service, registered.get(SERVER) or "")
+        for _lease in range(8):
+            service.clock.now += POLICY.lease_ms
+            await service.server.sweep()
+        ended = await service.confirm(registered)
+        assert asked == (3 if away == 2 else 5)
+        assert (ended.status, ended.get("DTT-2PHP-Phase-State")) == (
+            (200, "COMMITTED") if away == 2 else (500, "FAILED")
+        )
+        assert service.orders.runs == 0
+
+
 @pytest.mark.req("P-9.5-e", "A-62")
 async def test_a_less_critical_service_keeps_the_payload_for_the_two_phases_only(store: str) -> None:
     brief = Policy.standard(payload_retention_ms=0)

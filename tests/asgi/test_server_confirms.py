@@ -280,3 +280,11 @@ async def test_without_the_opt_in_the_application_gets_the_very_same_objects() -
         for scope in (a_scope("POST", "/orders"), {"type": "websocket", "path": "/ws", "headers": []}):
             await service.app(scope, receive, send)
             assert got.pop() == (scope, receive, send)
+
+
+@pytest.mark.req("A-44")
+async def test_what_the_server_confirms_has_the_endpoints_own_ttl() -> None:
+    async with serving(policies=Policy.low_latency()) as service:
+        await service.request("POST", "/orders", {**AUTO, CLIENT: "c-1", "DTT-2PHP-Requested-TTL": "15000"}, b"x")
+        (row,) = await service.rows()
+        assert row.ttl_ms == 5_000

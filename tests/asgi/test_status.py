@@ -196,3 +196,23 @@ async def test_a_pull_without_the_credential_is_refused_and_audited(caplog: pyte
         assert len(lines) == 2
         assert "a pull from" in lines[0]
         assert "m-2" not in "".join(lines)
+
+
+@pytest.mark.req("A-04", "A-67")
+async def test_our_own_address_names_the_intent_that_is_asked_for() -> None:
+    async with serving() as service:
+        registered, _done = await service.both()
+        read = await service.read(server_id(registered), path="/_2php/intents/another")
+        assert (read.status, read.get(STATE)) == (404, None)
+        assert (await service.read(server_id(registered))).status == 200
+
+
+@pytest.mark.req("T1-1", "A-12", "A-64")
+async def test_a_status_read_in_clear_is_refused_before_its_fields_are_looked_at() -> None:
+    async with serving() as service:
+        fields = [*ENABLED.items(), (CLIENT, "c-1"), (CLIENT, "c-2"), (SERVER, "s-1")]
+        raw = [(name.lower().encode(), value.encode()) for name, value in fields]
+        for scheme, status in (("http", 403), ("https", 400)):
+            exchange = Exchange(b"")
+            await service.app(a_scope("GET", "/orders", raw, scheme=scheme), exchange.receive, exchange.send)
+            assert exchange.reply().status == status

@@ -250,7 +250,8 @@ async def test_row_9_in_time_by_arrival_though_the_body_took_its_time() -> None:
 
 @pytest.mark.req("T1-10", "P-8.2-d", "P-13.3-a", "A-22", "A-24")
 async def test_row_10_reuse_accepts_inside_the_grace_and_not_after() -> None:
-    async with serving(policies=Policy.standard(replay="REUSE")) as service:
+    policy = Policy.standard(replay="REUSE")
+    async with serving(policies=policy, identify=by_header, headers={"x-user": "u-1"}) as service:
         inside, after = await service.register("c-1"), await service.register("c-2")
         service.clock.now += 34_999
         assert (await service.confirm(inside)).status == 200
@@ -282,6 +283,26 @@ async def test_row_10_a_guard_that_breaks_lets_nobody_in() -> None:
         registered = await service.register()
         service.clock.now += 31_000
         assert (await service.confirm(registered)).status == 408
+
+
+@pytest.mark.req("T1-10", "A-24")
+@pytest.mark.parametrize("says", [True, False, None, "yes"])
+async def test_row_10_a_guard_may_be_async_and_only_true_lets_in(says: object) -> None:
+    async def asks_elsewhere(_head: object, _intent: object) -> object:
+        return says
+
+    async with serving(policies=Policy.standard(replay="REUSE"), late_confirm_guard=asks_elsewhere) as service:
+        registered = await service.register()
+        service.clock.now += 31_000
+        assert (await service.confirm(registered)).status == (200 if says is True else 408)
+
+
+@pytest.mark.req("T1-10", "A-24")
+async def test_row_10_where_nobody_is_known_nobody_is_authenticated_again() -> None:
+    async with serving(policies=Policy.standard(replay="REUSE")) as service:
+        registered = await service.register()
+        service.clock.now += 31_000
+        assert ((await service.confirm(registered)).status, service.orders.runs) == (408, 0)
 
 
 @pytest.mark.req("P-13.3-a", "A-24")

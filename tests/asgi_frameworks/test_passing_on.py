@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.asgi_frameworks.serving import options
-from twophp import Policy
+from twophp import Policy, TwoPHPError
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.settings import Options, Settings
 from twophp.core.entry import Writer
@@ -246,11 +246,13 @@ def test_a_failing_shutdown_is_told_as_it_is_and_nothing_stays_open(raises: bool
 
 def test_a_ledger_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
     app = Noting()
-    told = lived(app, tmp_path, [], store=f"sqlite:///{tmp_path}/no/such/folder/orders.db")
+    told: list[str] = []
+    with pytest.raises(TwoPHPError):  # After it has said so: a test client waits for nothing else.
+        lived(app, tmp_path, told, store=f"sqlite:///{tmp_path}/no/such/folder/orders.db")
     assert told == ["lifespan.startup.failed"]
     assert app.calls == []
 
 
 def test_every_setting_is_a_keyword_that_type_checkers_know() -> None:
-    made_by_us = {"service", "identify", "endpoints", "proxies", "stored_headers"}
+    made_by_us = {"service", "identify", "endpoints", "proxies", "stored_headers", "methods"}
     assert set(Options.__annotations__) == set(Settings.__struct_fields__) - made_by_us

@@ -213,11 +213,12 @@ class World:
 
     def _register(self, name: str, command: Register, policy: Policy, now: int) -> str:
         wish, ttl = command.requested_ttl_ms, policy.ttl_ms
-        if wish is not None and wish > 0:
+        by_server = command.mode in {Mode.AUTO_CONFIRM, Mode.TRANSPARENT}
+        if wish is not None and wish > 0 and not by_server:
             ttl = min(wish, policy.max_ttl_ms) if wish > ttl or policy.allow_shorter_ttl else ttl
         told = (command.replay_key, command.mode.value, command.callback, command.principal, command.path)
         call = self.calls[name] = Call(*told, command.arrived_at, ttl, policy)
-        if command.mode in {Mode.AUTO_CONFIRM, Mode.TRANSPARENT}:
+        if by_server:
             call.run(now, confirmed_at=None)
         return GO
 

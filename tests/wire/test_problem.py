@@ -24,7 +24,8 @@ from twophp.wire.problem import PROBLEMS, problem, problem_of
 SOURCE = Path(twophp.__file__).parent
 
 STATUSES = {
-    400: {"bad_request", "bad_field", "bad_batch", "duplicate_field", "missing_field", "wrong_place", "bad_callback"},
+    400: {"bad_request", "bad_field", "bad_batch", "duplicate_field", "missing_field", "wrong_place", "bad_callback"}
+    | {"bad_evidence"},
     401: {"unauthenticated"},
     403: {"tls_required", "other_identity"},
     404: {"unknown_intent"},

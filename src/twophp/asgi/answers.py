@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from hmac import compare_digest
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -14,7 +16,7 @@ from twophp.core.intent import SETTLED, Intent, Mode, Phase
 from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
 from twophp.engine.exchange import OF_THE_MOMENT, StoredResponse
-from twophp.engine.execution import FAILURE_STATUS, Settled, Work
+from twophp.engine.execution import FAILURE_STATUS, NameResource, Settled, Work
 from twophp.wire import emit, fields, grammar
 from twophp.wire.problem import PROBLEMS, Problem, problem
 
@@ -24,7 +26,11 @@ INTERNAL_ERROR: Final = 500
 RETRY_AFTER_S: Final = 1
 _RESOURCE_ID: Final = fields.RESOURCE_ID.key
 STATUS_PATH: Final = "/_2php/intents/"
+_CACHING: Final = frozenset({b"cache-control", b"expires", b"pragma", b"age"})
 _MESSAGES: Final = frozenset((fields.MESSAGE.key, kind.title.encode()) for kind in PROBLEMS.values())
+
+ResourceId: TypeAlias = Callable[[StoredResponse], str | None]
+"""Finds the resource's id in an answer: its ``status``, ``headers`` and ``body``."""
 
 
 def of_problem(found: Problem) -> Answer:
@@ -38,7 +44,9 @@ def of_error(error: TwoPHPError) -> Answer:
     if isinstance(error, StoreUnavailable) and code not in PROBLEMS:
         code = StoreUnavailable.default_code  # Why a ledger cannot be reached is for the log.
     field = error.field if isinstance(error, WireError) else None
-    answer = of_problem(problem(code, field=field, retry_after_s=1 if isinstance(error, StoreError) else None))
+    status = error.status if isinstance(error, WireError) else None
+    retry_after_s = 1 if isinstance(error, StoreError) else None
+    answer = of_problem(problem(code, field=field, retry_after_s=retry_after_s, status=status))
     if isinstance(error, Unauthenticated) and error.challenge:
         challenge = (b"www-authenticate", error.challenge.encode())
         return Answer(answer.status, (*answer.headers, challenge), answer.body)
@@ -70,7 +78,9 @@ def final(settled: Settled, *, passthrough: bool) -> Answer:
         return as_it_is(response)
     auto = intent.mode is Mode.AUTO_CONFIRM
     status = response.status if auto else wire_status(response.status, passthrough=passthrough)
-    return _settled(settled, status, server_correlation_id=intent.server_correlation_id if auto else None)
+    if auto:  # It looks like plain HTTP, so what the application says of caching holds (A-18).
+        return _settled(settled, status, server_correlation_id=intent.server_correlation_id, keeps_caching=True)
+    return _settled(settled, status)
 
 
 def as_it_is(response: StoredResponse, *, server_correlation_id: str | None = None) -> Answer:
@@ -79,7 +89,9 @@ def as_it_is(response: StoredResponse, *, server_correlation_id: str | None = No
     return Answer(response.status, (*response.headers, *own), response.body, framed=True)
 
 
-def _settled(settled: Settled, status: int, *, server_correlation_id: str | None = None) -> Answer:
+def _settled(
+    settled: Settled, status: int, *, server_correlation_id: str | None = None, keeps_caching: bool = False
+) -> Answer:
     """The application's own fields, then ours: those are written by us alone, and so is the message of a failure."""
     intent, response = settled.intent, settled.response
     headers, caches, framed = [], False, False
@@ -87,7 +99,10 @@ def _settled(settled: Settled, status: int, *, server_correlation_id: str | None
         key = pair[0].lower()
         if key in OF_THE_MOMENT or (key in fields.BY_KEY and pair not in _MESSAGES):  # A-34: the message was stored.
             continue
-        caches = caches or key == b"cache-control"
+        if key in _CACHING:
+            if not keeps_caching:
+                continue
+            caches = caches or key == b"cache-control"
         framed = framed or key == b"content-length"
         headers.append(pair)
     headers += emit.final_answer(
@@ -133,20 +148,31 @@ def status_read(intent: Intent, settled: Settled | None, root_path: str, now: In
     return Answer(OK, (emit.state(intent.phase), emit.NO_STORE, (b"content-type", b"application/json")), body)
 
 
+def is_about(intent: Intent, path: str) -> bool:
+    """Whether a status read at ``path`` asks for this intent: our own address names it, the application's does not."""
+    prefix, found, named = path.partition(STATUS_PATH)
+    return bool(prefix) or not found or compare_digest(named.encode(), intent.server_correlation_id.encode())
+
+
 def has_outcome(intent: Intent) -> bool:
     """Whether there is a stored answer to give."""
     return intent.phase in SETTLED
 
 
-def name_resource(work: Work, response: StoredResponse) -> str:
+def naming(extract: ResourceId | None) -> NameResource:
+    """How resources get their ids. ``extract`` looks at an answer in place of its JSON ``id`` (A-05)."""
+    return partial(name_resource, extract or _json_id)
+
+
+def name_resource(extract: ResourceId, work: Work, response: StoredResponse) -> str:
     """The resource's id (A-05): the first of several places that has one the wire can carry."""
-    for candidate in _candidates(work, response):
+    for candidate in _candidates(extract, work, response):
         if candidate and grammar.read_resource_id(candidate.encode("utf-8", "replace")) is not None:
             return candidate
     return work.intent.server_correlation_id
 
 
-def _candidates(work: Work, response: StoredResponse) -> Iterator[str | None]:
+def _candidates(extract: ResourceId, work: Work, response: StoredResponse) -> Iterator[str | None]:
     if work.running.resource_id is not None:
         yield work.running.resource_id
     named, location = _named(response)
@@ -154,7 +180,7 @@ def _candidates(work: Work, response: StoredResponse) -> Iterator[str | None]:
         yield named
     if location is not None:
         yield _last_segment(location)
-    yield _json_id(response)
+    yield extract(response)
     if work.request.method != "POST":
         yield _last_segment(work.request.raw_path.decode("latin-1"))
 
@@ -183,7 +209,7 @@ _decode_id: Final = msgspec.json.Decoder(_WithId).decode
 
 
 def _json_id(response: StoredResponse) -> str | None:
-    if not response.body.startswith(b"{"):
+    if not response.body.lstrip().startswith(b"{"):
         return None
     try:
         found = _decode_id(response.body).id

@@ -24,11 +24,11 @@ from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
 from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import encode
-from twophp.engine.execution import Answered, Execution, Settled, Work, ids_of
-from twophp.engine.identify import authenticate
+from twophp.engine.execution import FAILURE_STATUS, Answered, Execution, Settled, Work, ids_of
+from twophp.engine.identify import anonymous, authenticate
 from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, effective_scheme
-from twophp.wire.parse import PhaseOne, PhaseTwo, Plain, StatusRead, parse
+from twophp.wire.parse import PhaseOne, PhaseTwo, StatusRead, asks_for_status, parse
 from twophp.wire.paths import bound_path, confirmed_path
 
 log: Final = logging.getLogger("twophp.server")
@@ -57,9 +57,9 @@ class Handshake:
         settings, path = self._settings, route_path(scope, head.path)
         endpoint = settings.endpoints.match(head.method, path)
         if head.method in _READS:
-            if isinstance(parse(head.method, path, scope["headers"]), Plain):
+            if not asks_for_status(scope["headers"]):
                 return None  # A-15
-        elif (head.method not in settings.methods or endpoint is None) and not self._is_confirm(head.method, path):
+        elif not self._is_ours(head.method, path, endpoint):
             return None  # A-15, A-07
         if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
             raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
@@ -78,7 +78,7 @@ class Handshake:
             case PhaseTwo():
                 return await self._phase_two(asked, head, principal, scope, receive)
             case StatusRead():
-                return await self._status_read(asked, principal, scope)
+                return await self._status_read(asked, path, principal, scope)
             case _:
                 return None
 
@@ -109,11 +109,16 @@ class Handshake:
         except Unauthenticated:
             return principal_digest("unidentified", "", "plain")
 
-    def _is_confirm(self, method: str, path: str) -> bool:
-        """Whether it may confirm something that is enrolled. A confirm is a POST, whatever it confirms (A-01)."""
+    def _is_ours(self, method: str, path: str, endpoint: Endpoint | None) -> bool:
+        """Whether it may register or confirm what is enrolled. A confirm is a POST, whatever it confirms (A-01)."""
+        if method not in self._settings.methods:
+            return method == "POST" and self._is_confirm_path(path)
+        return endpoint is not None or self._is_confirm_path(path)
+
+    def _is_confirm_path(self, path: str) -> bool:
         settings = self._settings
         match, target = settings.endpoints.match, confirmed_path(path, settings.confirm_suffix)
-        return method == "POST" and target is not None and any(match(name, target or "/") for name in settings.methods)
+        return target is not None and any(match(method, target or "/") for method in settings.methods)
 
     async def _register(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, endpoint: Endpoint
@@ -196,7 +201,7 @@ class Handshake:
         """Auto-confirm and transparent (draft §5.5): the same channel brings the final answer."""
         if isinstance(decision.verdict, Goto):
             return await self._run(intent, scope)
-        settled = await _past_ponr(self._server.executions.outcome(intent, self._settings.replay_wait_ms))
+        settled = await _past_ponr(self._server.outcome(intent))
         if settled is None:
             return answers.refused("still_processing", retry_after_s=answers.RETRY_AFTER_S)  # T2 row 2
         return self._final(settled)
@@ -235,7 +240,7 @@ class Handshake:
         policy = self._server.policy_of(intent)
         forgotten_at = (intent.settled_at or 0) + policy.horizon_ms
         return (
-            intent.client_correlation_id == asked.client_correlation_id
+            compare_digest(intent.client_correlation_id, asked.client_correlation_id)
             and intent.path == asked.path
             and compare_digest(intent.principal, principal)
             and not policy.literal_ttl_reject
@@ -251,7 +256,7 @@ class Handshake:
             return await self._run(intent, scope)
         if intent.phase is Phase.PROCESSING and intent.mode is Mode.ASYNC:
             return answers.accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
-        settled = await _past_ponr(self._server.executions.outcome(intent, self._settings.replay_wait_ms))
+        settled = await _past_ponr(self._server.outcome(intent))
         if settled is None:  # T1 row 8
             return answers.accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
         return self._final(settled)
@@ -260,18 +265,20 @@ class Handshake:
         """A-24. The guard looks at the intent, so it costs a look; only services that have one pay for it."""
         guard = self._settings.late_confirm_guard
         if guard is None:
-            return True  # Re-authentication is what is left, and Phase 2 has just been through it.
+            # Re-authentication is what is left, and Phase 2 has been through it, if there is anybody to authenticate.
+            return self._settings.identify is not anonymous
         intent = await self._server.intents.look(asked.client_correlation_id, asked.server_correlation_id)
         try:
-            return intent is not None and guard(head, intent)
+            passed = intent is not None and guard(head, intent)
+            return (await passed if inspect.isawaitable(passed) else passed) is True
         except Exception:
             log.exception("the late-confirm guard failed, and lets nobody in")
             return False
 
-    async def _status_read(self, asked: StatusRead, principal: str, scope: Scope) -> Answer:
+    async def _status_read(self, asked: StatusRead, path: str, principal: str, scope: Scope) -> Answer:
         server = self._server
         intent = await server.intents.look(asked.client_correlation_id, asked.server_correlation_id)
-        if intent is None:
+        if intent is None or not answers.is_about(intent, path):
             raise Refused("no such intent", code="unknown_intent")
         if not compare_digest(intent.principal, principal):
             _audit("status read", intent)
@@ -337,6 +344,11 @@ async def _prevalidated(prevalidate: Prevalidate, head: Head, body: bytes) -> No
             await verdict
     except ValueError as error:  # What validators raise, pydantic's too. Its text may quote the payload: not told.
         raise WireError("prevalidate refused the request", code="invalid_request") from error
+    except Exception as error:
+        status = getattr(error, "status_code", None)  # What the frameworks' own refusals have.
+        if not isinstance(status, int) or not FAILURE_STATUS <= status < answers.INTERNAL_ERROR:
+            raise
+        raise WireError("prevalidate refused the request", code="invalid_request", status=status) from error
 
 
 async def _past_ponr(outcome: Awaitable[T]) -> T:

@@ -40,9 +40,9 @@ class Lifespan:
         try:
             await self._open()
         except Exception as error:
-            log.exception("the ledger could not be opened")
+            log.error("the ledger could not be opened: %s", error)  # noqa: TRY400 - the server shows the rest.
             await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
+            raise  # As frameworks do; some servers and test clients look for nothing else.
         inner = _Inner(self._app, scope, startup, receive, send, self._start, self._stop)
         await inner.run()
 

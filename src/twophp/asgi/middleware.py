@@ -35,7 +35,7 @@ from twophp.asgi.server import Server
 from twophp.asgi.settings import Options, Settings, header_names
 from twophp.core.errors import ConfigError, TwoPHPError, WireError
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
-from twophp.engine.identify import Identify
+from twophp.engine.identify import Identify, anonymous
 from twophp.engine.ledger import open_ledger
 from twophp.engine.requests import effective_scheme, proxies
 from twophp.engine.ship import secret_in
@@ -102,7 +102,7 @@ class TwoPhaseMiddleware:
         if self._settings.late_confirm_guard is None:
             for endpoint in endpoints:
                 if endpoint.policy.replay == "REUSE":
-                    log.warning("%s: REUSE without a late_confirm_guard asks for no extra proof", endpoint.name)
+                    log.warning("%s: REUSE without a late_confirm_guard: %s", endpoint.name, _what_is_left(identify))
 
     @property
     def settings(self) -> Settings:
@@ -227,3 +227,9 @@ class TwoPhaseMiddleware:
             await self.app(scope, rewindable.again(), send)
             return
         await send_answer(send, answer)
+
+
+def _what_is_left(identify: Identify) -> str:
+    if identify is anonymous:
+        return "nobody is known, so no late confirm is let in"
+    return "a late confirm needs no more than the same identity"

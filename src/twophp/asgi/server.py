@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Literal
 
-from twophp.asgi.answers import name_resource, refused
+from twophp.asgi.answers import naming, refused
 from twophp.asgi.messages import App
 from twophp.asgi.replay import Replay, bare_scope
-from twophp.asgi.settings import Settings, shortest_lease_ms
+from twophp.asgi.settings import Reconcile, Reconciled, Settings, shortest_lease_ms
 from twophp.core.entry import Writer
 from twophp.core.errors import StoreError
 from twophp.core.intent import Intent
@@ -18,7 +19,7 @@ from twophp.core.obligation import ObligationError
 from twophp.core.phase import Decision, Settle
 from twophp.core.policy import Policy
 from twophp.engine.exchange import StoredResponse, encode
-from twophp.engine.execution import Answered, Executions, Work, ids_of
+from twophp.engine.execution import Answered, Executions, Settled, Work, ids_of
 from twophp.engine.intents import Intents
 from twophp.engine.obligation_changes import Held
 from twophp.engine.obligations import Obligations, Told
@@ -38,6 +39,8 @@ def _stored(code: str) -> StoredResponse:
     return StoredResponse(answer.status, tuple(answer.headers), answer.body)
 
 
+MOST_RECONCILES: Final = 5
+"""Every recovery raises the fence, so it counts them."""
 HANDLER_FAILED: Final = _stored("handler_failed")
 INDETERMINATE: Final = _stored("outcome_indeterminate")
 
@@ -77,7 +80,7 @@ class Server:
         self.executions = Executions(
             self.intents,
             self.policy_of,
-            name_resource=name_resource,
+            name_resource=naming(settings.resource_id),
             failed=HANDLER_FAILED,
             mint=mint,
             takes_statements=store.takes_statements,
@@ -91,6 +94,13 @@ class Server:
         """The policy an intent falls under today; one whose endpoint is gone is still swept by the standard one."""
         endpoint = self.settings.endpoints.match(intent.method, intent.path or "/")
         return _ANY_POLICY if endpoint is None else endpoint.policy
+
+    async def outcome(self, intent: Intent) -> Settled | None:
+        """How what somebody else executes ended, or None if that takes longer than a repeat waits for it (A-33)."""
+        wait_ms = self.settings.replay_wait_ms
+        return await self.executions.outcome(
+            intent, self.policy_of(intent).processing_timeout_ms if wait_ms is None else wait_ms
+        )
 
     def start(self) -> None:
         """Begin to sweep, to renew and to deliver, once: crashed handlers may be run from here on."""
@@ -150,8 +160,9 @@ class Server:
             return
         settle, response = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status), INDETERMINATE
         if self.settings.reconcile is not None:
-            with self.executions.kept_alive(intent):
-                found, resource_id = await self.settings.reconcile(intent)
+            found, resource_id = await self._reconciled(intent, self.settings.reconcile)
+            if found == "ASK_AGAIN":
+                return  # Its lease ends once more.
             if found == "COMMITTED" and await self.obligations.has_leaked(trace_id):
                 log.warning("an intent cannot be called committed: an obligation leaked", extra=ids_of(intent))
             elif found == "COMMITTED":
@@ -166,6 +177,18 @@ class Server:
             log.warning("an intent cannot be called committed: %s", error, extra=ids_of(intent))
             failed = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status)
             await self._settle_with(held, intent, failed, INDETERMINATE, policy)
+
+    async def _reconciled(
+        self, intent: Intent, reconcile: Reconcile
+    ) -> tuple[Reconciled | Literal["ASK_AGAIN"], str | None]:
+        """What the business side knows. It may be away too, so it is asked a few times before nobody knows."""
+        try:
+            with self.executions.kept_alive(intent):
+                answer = reconcile(intent)
+                return await answer if inspect.isawaitable(answer) else answer
+        except Exception:
+            log.exception("reconcile failed", extra=ids_of(intent))
+        return ("ASK_AGAIN" if intent.fence <= MOST_RECONCILES else "UNKNOWN"), None
 
     async def _settle_with(
         self, held: Held, intent: Intent, settle: Settle, response: StoredResponse, policy: Policy

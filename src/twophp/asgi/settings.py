@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
+from twophp.asgi.answers import ResourceId
 from twophp.asgi.outgoing import Outgoing
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
@@ -26,9 +27,11 @@ PULL_VARIABLE: Final = "TWOPHP_PULL_URL"
 
 Prevalidate: TypeAlias = Callable[[Head, bytes], Awaitable[None] | None]
 """Looks at a Phase 1 request before it is stored; raises to refuse it (A-07)."""
-LateConfirmGuard: TypeAlias = Callable[[Head, Intent], bool]
+LateConfirmGuard: TypeAlias = Callable[[Head, Intent], bool | Awaitable[bool]]
+"""Asks a confirm that comes within the grace for more than its ids; only ``True`` lets it in (A-24)."""
 Reconciled: TypeAlias = Literal["COMMITTED", "NOT_DONE", "UNKNOWN"]
-Reconcile: TypeAlias = Callable[[Intent], Awaitable[tuple[Reconciled, str | None]]]
+Found: TypeAlias = tuple[Reconciled, str | None]
+Reconcile: TypeAlias = Callable[[Intent], Found | Awaitable[Found]]
 """Asks the business side how a crashed execution ended, and for the resource's id (A-34)."""
 
 
@@ -46,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prevalidate: Prevalidate | None = None
     late_confirm_guard: LateConfirmGuard | None = None
     reconcile: Reconcile | None = None
+    resource_id: ResourceId | None = None
     outgoing: Outgoing = Outgoing()
     obligations: ObligationRules = ObligationRules()
     success_status: Literal["200", "passthrough"] = "200"
@@ -54,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stored_headers: frozenset[bytes] = frozenset()
     max_body_bytes: int = MIB
     max_result_bytes: int = 4 * MIB
-    replay_wait_ms: int = 30_000
+    replay_wait_ms: int | None = None  # None: the endpoint's processing_timeout_ms (A-33).
     sweep_interval_s: float = 1.0
     drain_timeout_s: float = 10.0
     quota: Quota | None = None
@@ -111,12 +115,13 @@ class Options(TypedDict, total=False):
     prevalidate: Prevalidate | None
     late_confirm_guard: LateConfirmGuard | None
     reconcile: Reconcile | None
+    resource_id: ResourceId | None
     success_status: Literal["200", "passthrough"]
     expose_replay_policy: bool
     expose_server_id: bool
     max_body_bytes: int
     max_result_bytes: int
-    replay_wait_ms: int
+    replay_wait_ms: int | None
     sweep_interval_s: float
     drain_timeout_s: float
     quota: Quota | None

@@ -51,9 +51,12 @@ class WireError(TwoPHPError):
 
     default_code = "bad_request"
 
-    def __init__(self, message: str, *, code: str | None = None, field: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, field: str | None = None, status: int | None = None
+    ) -> None:
         super().__init__(message, code=code)
         self.field = field
+        self.status = status  # Where a service chose another 4xx than the code's own.
 
 
 class Unauthenticated(TwoPHPError):

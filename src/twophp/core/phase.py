@@ -295,7 +295,8 @@ _AGES_FIRST: Final = frozenset({Signal.REGISTER, Signal.CONFIRM_LATE, Signal.CON
 
 
 def _is_addressed_by(confirm: Confirm, intent: Intent) -> bool:
-    return confirm.client_correlation_id == intent.client_correlation_id and confirm.path == intent.path
+    same_client = compare_digest(confirm.client_correlation_id, intent.client_correlation_id)
+    return same_client and confirm.path == intent.path
 
 
 def _signal_of_register(intent: Intent | None, command: Register) -> Signal:
@@ -400,7 +401,8 @@ def _registered(command: Register, policy: Policy) -> Intent:
         path=command.path,
         method=command.method,
         received_at=command.arrived_at,
-        ttl_ms=policy.effective_ttl_ms(command.requested_ttl_ms),
+        # what the server confirms by itself waits for nobody, so there is nothing to wish for.
+        ttl_ms=policy.effective_ttl_ms(None if command.mode in CONFIRMED_BY_SERVER else command.requested_ttl_ms),
         delta_ms=policy.delta_ms,
         counted_bytes=command.counted_bytes,
         request_digest=command.request_digest,

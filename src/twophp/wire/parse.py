@@ -121,6 +121,12 @@ def opted_in(headers: RawHeaders) -> bool:
     return False
 
 
+def asks_for_status(headers: RawHeaders) -> bool:
+    """Whether a GET or HEAD that opted in names both ids (A-04). Whether they can be read is said after who asks."""
+    names = {name.lower() for name, _value in headers}
+    return _SERVER_ID in names and _CLIENT_ID in names
+
+
 def _says_true(value: bytes) -> bool:
     if _COMMA not in value:
         return grammar.is_true(value.strip(OWS))

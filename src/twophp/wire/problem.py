@@ -47,6 +47,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "missing_field": Kind(400, "A required field is missing."),
     "wrong_place": Kind(400, "A field was sent where it has no meaning."),
     "bad_batch": Kind(400, "The rows are not what the schema says."),
+    "bad_evidence": Kind(400, "What a service tells about a call is not what the schema says."),
     "bad_callback": Kind(400, "The callback must be an https URL without userinfo, fragment or comma."),
     "unauthenticated": Kind(401, "Authentication failed."),
     "tls_required": Kind(403, "Two-phase requests need TLS."),  # draft §13.6
@@ -70,13 +71,15 @@ PROBLEMS: Final[dict[str, Kind]] = {
 }
 
 
-def problem(code: str, *, field: str | None = None, retry_after_s: int | None = None) -> Problem:
+def problem(
+    code: str, *, field: str | None = None, retry_after_s: int | None = None, status: int | None = None
+) -> Problem:
     """The answer for a code. ``field`` is one of the twelve names; anything else is not told.
 
     A code outside the table is some internal error that was not meant for the wire, and is answered as one.
     """
     known = code if code in PROBLEMS else "internal"
-    answer = _problem(known, field if field in fields.NAMES else None)
+    answer = _problem(known, field if field in fields.NAMES else None, status)
     if retry_after_s is None:
         return answer
     headers = (*answer.headers, retry_after(retry_after_s))
@@ -90,13 +93,14 @@ def problem_of(error: TwoPHPError, *, retry_after_s: int | None = None) -> Probl
     return problem(code, field=field, retry_after_s=retry_after_s)
 
 
-@cache  # Bounded by codes times names; each answer is built once and shared.
-def _problem(code: str, field: str | None) -> Problem:
+@cache  # Bounded by codes times names times a hundred statuses; each answer is built once and shared.
+def _problem(code: str, field: str | None, status: int | None) -> Problem:
     kind = PROBLEMS[code]
+    status = status or kind.status
     headers: Headers = [CONTENT_TYPE, NO_STORE, (fields.MESSAGE.key, kind.title.encode("ascii"))]
     if kind.phase is not None:
         headers.append(state(kind.phase))
-    members: dict[str, str | int] = {"status": kind.status, "code": code, "title": kind.title}
+    members: dict[str, str | int] = {"status": status, "code": code, "title": kind.title}
     if field is not None:
         members["field"] = field
-    return Problem(status=kind.status, headers=tuple(headers), body=msgspec.json.encode(members))
+    return Problem(status=status, headers=tuple(headers), body=msgspec.json.encode(members))

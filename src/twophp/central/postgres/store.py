@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, Self
 
 import msgspec
 
 from twophp.central import merkle
-from twophp.central.intake import Taken, Values, ids_of, key_of, repeated, take
+from twophp.central.intake import Taken, ids_of, key_of, nothing, take
 from twophp.central.ports import (
     MOST_IN_A_TREE,
     MOST_PER_PAGE,
@@ -37,6 +37,9 @@ from twophp.stores.clock import mint_uuid
 EXPORT_ROWS: Final = 1_000
 PROBES: Final = 8
 """So many rows of a batch are looked for before it is taken for new."""
+
+PIECE: Final = 500
+"""So many rows are decided at a time, while the server is busy with those before."""
 
 _COLUMNS: Final = ("sequence", *LedgerEntry.__struct_fields__)
 _astuple: Final = msgspec.structs.astuple
@@ -230,33 +233,42 @@ class PostgresCentral:
 
 async def _taken(connection: Any, writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int) -> Taken:
     """Decide and write. A batch whose first look finds nothing known is taken for new, until a key says it is not."""
-    twice = repeated(entries)
     if await _looks_new(connection, writer, entries):
-        taken = Taken()
-        if await _copied(connection, take(taken, writer, entries, at, size, {}, twice)):
+        taken = nothing()
+        if await _copied(connection, _pieces(writer, entries, at, size, taken)):
             return taken
-    found = map(tuple, await connection.fetch(SQL["known_entries"], writer.service_ledger_id, *_keys(entries)))
-    known = {key_of(row): row for row in found}
-    taken = Taken()
-    pieces = list(take(taken, writer, entries, at, size, known, twice | {key[0] for key in known}))
+    rows = map(tuple, await connection.fetch(SQL["known_entries"], writer.service_ledger_id, *_keys(entries)))
+    taken = take(writer, entries, at, size, {key_of(row): row for row in rows})
     if taken.replaced:
-        await connection.execute(SQL["delete_entries"], [row[0] for row in taken.replaced])
-    await _copy(connection, pieces)
+        await connection.execute(SQL["delete_entries"], taken.replaced)
+    await _copy(connection, taken.rows.values())
     return taken
 
 
+def _pieces(
+    writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int, taken: Taken
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a new batch, decided while the server takes the ones before."""
+    for start in range(0, len(entries), PIECE):
+        count = len(taken.rows)
+        take(writer, entries[start : start + PIECE], at, size, {}, taken)
+        yield from islice(taken.rows.values(), count, None)
+
+
 async def _looks_new(connection: Any, writer: Service, entries: Sequence[LedgerEntry]) -> bool:
-    """Whether no row at either end is known: what was sent before is so from its beginning or to its end."""
+    """No row twice, and none known at either end: what was sent before is so from its beginning or to its end."""
+    if len(set(map(ids_of, entries))) < len(entries):
+        return False
     probes = [*entries[: PROBES // 2], *entries[-PROBES // 2 :]]
     return not await connection.fetchval(SQL["is_any_known"], writer.service_ledger_id, *_keys(probes))
 
 
-async def _copied(connection: Any, pieces: Iterable[Sequence[Values]]) -> bool:
+async def _copied(connection: Any, rows: Iterable[tuple[Any, ...]]) -> bool:
     """Whether the rows could be written as new ones; else nothing was."""
     savepoint = connection.transaction()
     await savepoint.start()
     try:
-        await _copy(connection, pieces)
+        await _copy(connection, rows)
     except Exception as error:
         if not is_taken(error):
             raise
@@ -266,9 +278,7 @@ async def _copied(connection: Any, pieces: Iterable[Sequence[Values]]) -> bool:
     return True
 
 
-async def _copy(connection: Any, pieces: Iterable[Sequence[Values]]) -> None:
-    """Rows are decided while the server takes the ones before."""
-    rows = chain.from_iterable(pieces)
+async def _copy(connection: Any, rows: Iterable[tuple[Any, ...]]) -> None:
     await connection.copy_records_to_table("entry", records=rows, columns=_COLUMNS)
 
 
@@ -290,7 +300,7 @@ def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _conditions(wanted: Wanted, place: int | None) -> tuple[str, tuple[Any, ...]]:
-    found = conditions(wanted, by_id=lambda id_: (id_, id_), phases=list)
+    found = conditions(wanted, by_id=lambda id_: (id_,), phases=list)
     if place is not None:
         found.append(("before", (place,)))
     return " AND ".join(SQL[name] for name, _values in found), tuple(value for _name, some in found for value in some)
