@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.asgi.driver import (
     AUTO,
@@ -177,11 +178,14 @@ async def test_plain_http_and_unknown_callers_are_the_applications_business() ->
 
 @pytest.mark.req("A-37", "A-16")
 async def test_a_plain_body_too_large_to_record_is_served_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(policies=FORCED, max_body_bytes=10) as service:
+    registry = CollectorRegistry()
+    async with serving(policies=FORCED, max_body_bytes=10, metrics=registry) as service:
         reply = await service.request("POST", "/orders", {}, (b"123456", b"789", b"0123456"))
         assert (reply.status, service.orders.seen[0].body) == (201, b"1234567890123456")
         assert await service.rows() == []
         assert "without being recorded" in caplog.text
+        labels = {"service": "shop", "endpoint": "POST /orders"}
+        assert registry.get_sample_value("twophp_unrecorded_total", labels) == 1
 
 
 async def failing_from(service: Service, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:

@@ -40,6 +40,9 @@ class Instruments(Collector):
         self.phases = count("twophp_phases", "Intents that entered a phase", (*by_endpoint, "phase", "mode"))
         self.refusals = count("twophp_refusals", "Requests refused, by code", (*by_endpoint, "code"))
         self.replays = count("twophp_replays", "Requests answered with what was decided before", by_endpoint)
+        self.unrecorded = count(
+            "twophp_unrecorded", "Plain requests served though they could not be recorded", by_endpoint
+        )
         self.deliveries = count("twophp_deliveries", "Attempts to deliver a callback or a hook", of_delivery)
         self.seconds = Histogram(
             "twophp_phase_seconds",
@@ -114,6 +117,10 @@ class Metrics:
     def replayed(self, intent: Intent) -> None:
         """See ``Observer``."""
         self._all.replays.labels(self._service, self._endpoint_of(intent)).inc()
+
+    def unrecorded(self, endpoint: str) -> None:
+        """A plain request of a transparent endpoint was served, and the ledger does not know (A-37)."""
+        self._all.unrecorded.labels(self._service, endpoint).inc()
 
     def answered(self, phase: PhaseNumber, intent: Intent, took_s: float) -> None:
         """See ``Observer``."""

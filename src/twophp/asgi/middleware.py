@@ -224,6 +224,7 @@ class TwoPhaseMiddleware:
             return
         except NotRegistered as error:
             log.error("a plain request was served without being recorded: %s", error.__cause__)  # noqa: TRY400
+            self._observers.unrecorded(endpoint.name)
             await self.app(scope, rewindable.again(), send)
             return
         await send_answer(send, answer)

@@ -34,6 +34,11 @@ class Observers:
         if self._metrics is not None:
             self._metrics.watch(load)
 
+    def unrecorded(self, endpoint: str) -> None:
+        """A plain request was served without being recorded (A-37): to be alarmed about."""
+        if self._metrics is not None:
+            self._metrics.unrecorded(endpoint)
+
 
 def _metrics(service: str, endpoints: Endpoints, wanted: WantsMetrics) -> Metrics:
     try:
