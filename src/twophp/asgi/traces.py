@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from opentelemetry.context import get_current
 from opentelemetry.trace import get_current_span
 
 from twophp.core import job
@@ -26,7 +27,7 @@ class Traces:
 
     def decided(self, decision: Decision) -> None:
         """See ``Observer``. Runs where the request or the execution runs, so theirs is the current span."""
-        if decision.intent is not None:
+        if decision.intent is not None and get_current():  # Asked first: without a span the context is empty.
             self.replayed(decision.intent)
 
     def replayed(self, intent: Intent) -> None:

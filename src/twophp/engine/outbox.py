@@ -196,7 +196,11 @@ class Outbox:
         """Owe whatever letters a decision gives rise to, for ``run`` to deliver."""
 
         def puts(decision: phase.Decision) -> tuple[Put, ...]:
-            return tuple(put for letter in letters_of(decision) for put in self.puts_for(letter, _now_of(decision)))
+            letters = letters_of(decision)
+            if not letters:  # Nearly always: a service has few hooks, and they hear of few phases.
+                return ()
+            now = _now_of(decision)
+            return tuple(put for letter in letters for put in self.puts_for(letter, now))
 
         return puts
 
