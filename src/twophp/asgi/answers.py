@@ -25,6 +25,8 @@ ACCEPTED: Final = 202
 INTERNAL_ERROR: Final = 500
 RETRY_AFTER_S: Final = 1
 _RESOURCE_ID: Final = fields.RESOURCE_ID.key
+# Bound once: Python 3.11 takes ten times as long to find an enum's member as to find a name.
+_WAITING, _AUTO_CONFIRM, _TRANSPARENT = Phase.WAITING_CONFIRM, Mode.AUTO_CONFIRM, Mode.TRANSPARENT
 STATUS_PATH: Final = "/_2php/intents/"
 _CACHING: Final = frozenset({b"cache-control", b"expires", b"pragma", b"age"})
 _MESSAGES: Final = frozenset((fields.MESSAGE.key, kind.title.encode()) for kind in PROBLEMS.values())
@@ -60,7 +62,7 @@ def refused(code: str, *, retry_after_s: int | None = None) -> Answer:
 
 def registered(intent: Intent, ttl_ms: int, *, expose_policy: ReplayPolicy | None = None) -> Answer:
     """Phase 1 (draft §5.2.2). A repeat is told what is left of the time, and how far the intent has come (T2)."""
-    waiting = intent.phase is Phase.WAITING_CONFIRM
+    waiting = intent.phase is _WAITING
     headers = emit.phase_one_answer(
         server_correlation_id=intent.server_correlation_id,
         ttl_ms=ttl_ms if waiting else None,
@@ -74,9 +76,9 @@ def registered(intent: Intent, ttl_ms: int, *, expose_policy: ReplayPolicy | Non
 def final(settled: Settled, *, passthrough: bool) -> Answer:
     """The end of the call (draft §5.3.2): 200 or the application's 4xx, or 500, with the stored body (A-08)."""
     intent, response = settled.intent, settled.response
-    if intent.mode is Mode.TRANSPARENT:
+    if intent.mode is _TRANSPARENT:
         return as_it_is(response)
-    auto = intent.mode is Mode.AUTO_CONFIRM
+    auto = intent.mode is _AUTO_CONFIRM
     status = response.status if auto else wire_status(response.status, passthrough=passthrough)
     if auto:  # It looks like plain HTTP, so what the application says of caching holds (A-18).
         return _settled(settled, status, server_correlation_id=intent.server_correlation_id, keeps_caching=True)
@@ -139,7 +141,7 @@ def status_read(intent: Intent, settled: Settled | None, root_path: str, now: In
     if intent.phase is Phase.PROCESSING:
         return accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
     if settled is None:  # A-27: expired from the deadline on, whether or not the sweeper has been here.
-        overdue = intent.phase is Phase.WAITING_CONFIRM and now >= intent.deadline_at
+        overdue = intent.phase is _WAITING and now >= intent.deadline_at
         return Answer(OK, (emit.state(Phase.TTL_EXPIRED if overdue else intent.phase), emit.NO_STORE))
     if intent.phase is Phase.COMMITTED:
         return _settled(settled, OK)
@@ -167,7 +169,7 @@ def naming(extract: ResourceId | None) -> NameResource:
 def name_resource(extract: ResourceId, work: Work, response: StoredResponse) -> str:
     """The resource's id (A-05): the first of several places that has one the wire can carry."""
     for candidate in _candidates(extract, work, response):
-        if candidate and grammar.read_resource_id(candidate.encode("utf-8", "replace")) is not None:
+        if candidate and grammar.matches_resource_id(candidate.encode("utf-8", "replace")):
             return candidate
     return work.intent.server_correlation_id
 

@@ -29,10 +29,10 @@ CALLBACK_TAG = b"twophp:callback:1"
 
 def digest(tag: bytes, *fields: bytes) -> str:
     """Lower-case hex SHA-256 over the tag and the fields, each behind its length as four big-endian bytes."""
-    state = sha256(len(tag).to_bytes(4, "big") + tag)
+    parts = [len(tag).to_bytes(4, "big"), tag]
     for field in fields:
-        state.update(len(field).to_bytes(4, "big") + field)
-    return state.hexdigest()
+        parts += len(field).to_bytes(4, "big"), field
+    return sha256(b"".join(parts)).hexdigest()  # All at once: most fields are short, and every update is a call.
 
 
 def replay_key(

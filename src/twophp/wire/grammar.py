@@ -41,6 +41,10 @@ _CALLBACK: Final = re.compile(
     rb"(?:[/?][A-Za-z0-9._~:/?@!$&'()*+;=%\[\]-]{0,2048})?"
 )
 
+# For whoever needs no more than a yes or a no: the pattern itself, without a call of ours around it.
+matches_id: Final = _ID.fullmatch
+matches_resource_id: Final = _RESOURCE_ID.fullmatch
+
 _PHASES: Final = {phase.value.encode(): phase for phase in Phase if phase is not Phase.ABSENT}
 _REPLAY_POLICIES: Final[dict[bytes, ReplayPolicy]] = {b"REJECT": "REJECT", b"REUSE": "REUSE"}
 
