@@ -39,7 +39,11 @@ STRANGER = ("203.0.113.9", 4711)
 
 
 def who(identify: Identify, request: Head | None = None) -> str:
-    return asyncio.run(authenticate(identify, request or head()))
+    async def found() -> str:
+        principal = authenticate(identify, request or head())
+        return principal if isinstance(principal, str) else await principal
+
+    return asyncio.run(found())
 
 
 def refused(identify: Any, request: Head | None = None) -> Unauthenticated:

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable
 from hmac import compare_digest
-from typing import Final, TypeVar
+from typing import Final
 
 from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path
@@ -36,8 +36,8 @@ audit: Final = logging.getLogger("twophp.audit")
 
 CONFIRM_BODY_LIMIT: Final = 64 * 1024  # A-09: read and thrown away.
 _READS: Final = frozenset({"GET", "HEAD"})
-
-T = TypeVar("T")
+# Bound once: Python 3.11 takes ten times as long to find an enum's member as to find a name.
+_STANDARD, _ASYNC, _TRANSPARENT = Mode.STANDARD, Mode.ASYNC, Mode.TRANSPARENT
 
 
 class NotRegistered(Exception):
@@ -50,7 +50,8 @@ class Handshake:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._settings = server.settings
-        self._seconds = asyncio.get_running_loop().time if server.observer.times else _nobody_times
+        self._times = server.observer.times
+        self._seconds = asyncio.get_running_loop().time
 
     async def answer(self, head: Head, scope: Scope, receive: Receive) -> Answer | None:
         """The answer, or None if the request is the application's alone. Checks stand in the order of T1."""
@@ -63,7 +64,9 @@ class Handshake:
             return None  # A-15, A-07
         if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
             raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
-        principal = await authenticate(settings.identify, head)  # T1 row 2
+        principal = authenticate(settings.identify, head)  # T1 row 2
+        if not isinstance(principal, str):
+            principal = await principal
         asked = parse(
             head.method,
             path,
@@ -105,7 +108,8 @@ class Handshake:
     async def _whoever(self, head: Head) -> str:
         """Whether a plain request may pass is the application's to say; the ledger only notes who it seemed to be."""
         try:
-            return await authenticate(self._settings.identify, head)
+            principal = authenticate(self._settings.identify, head)
+            return principal if isinstance(principal, str) else await principal
         except Unauthenticated:
             return principal_digest("unidentified", "", "plain")
 
@@ -123,20 +127,23 @@ class Handshake:
     async def _register(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, endpoint: Endpoint
     ) -> Answer:
-        policy, began = endpoint.policy, self._seconds()
+        policy, began = endpoint.policy, self._seconds() if self._times else 0.0
         body = await read_body(head, receive, self._settings.max_body_bytes)
         if self._settings.prevalidate is not None:
             await _prevalidated(self._settings.prevalidate, head, body)
         decision = await self._registered(asked, head, principal, scope, body, policy)
-        if decision.code is not None:
+        code = decision.code
+        if code is not None:
             over = decision.verdict is EXCEEDED  # Room comes with the next sweep, at the latest by the end of a grace.
-            return answers.refused(decision.code, retry_after_s=answers.RETRY_AFTER_S if over else None)
+            return answers.refused(code, retry_after_s=answers.RETRY_AFTER_S if over else None)
         intent = _intent_of(decision)
         if intent.mode in CONFIRMED_BY_SERVER:
             answer = await self._confirmed_by_server(decision, intent, scope)
-            self._server.observer.answered(2, intent, self._seconds() - began)  # It waited for the handler.
+            if self._times:
+                self._server.observer.answered(2, intent, self._seconds() - began)  # It waited for the handler.
             return answer
-        self._server.observer.answered(1, intent, self._seconds() - began)
+        if self._times:
+            self._server.observer.answered(1, intent, self._seconds() - began)
         exposed = policy.replay if self._settings.expose_replay_policy else None
         ttl_ms = intent.ttl_ms
         if not isinstance(decision.verdict, Goto):
@@ -148,7 +155,7 @@ class Handshake:
     ) -> Decision:
         """The one change that makes an intent durable (draft §9.5)."""
         command = self._register_command(asked, head, principal, scope, body, policy)
-        request = stored_request(scope, body, self._settings.stored_headers)
+        request = stored_request(head, scope, body, self._settings.stored_headers)
         owed = None if asked.callback is None else await self._owed(asked.callback, principal)
         decision = await self._server.intents.register(command, encode(request), policy, follow=owed)
         if isinstance(decision.verdict, Goto):
@@ -171,7 +178,7 @@ class Handshake:
         server = self._server
         client_id = asked.client_correlation_id or server.mint()  # A-35: a proxy stands in for what is missing.
         query: bytes = scope.get("query_string", b"")
-        mode = Mode.ASYNC if asked.mode is Mode.STANDARD and policy.mode == "async" else asked.mode
+        mode = _ASYNC if asked.mode is _STANDARD and policy.mode == "async" else asked.mode
         target = f"{head.path}?{query.decode('latin-1')}"
         payload = payload_digest(head.headers.get("content-type", ""), body)
         return Register(
@@ -201,7 +208,7 @@ class Handshake:
         """Auto-confirm and transparent (draft §5.5): the same channel brings the final answer."""
         if isinstance(decision.verdict, Goto):
             return await self._run(intent, scope)
-        settled = await _past_ponr(self._server.outcome(intent))
+        settled = await self._outcome(intent)
         if settled is None:
             return answers.refused("still_processing", retry_after_s=answers.RETRY_AFTER_S)  # T2 row 2
         return self._final(settled)
@@ -209,7 +216,7 @@ class Handshake:
     async def _phase_two(
         self, asked: PhaseTwo, head: Head, principal: str, scope: Scope, receive: Receive
     ) -> Answer | None:
-        began, server = self._seconds(), self._server
+        began, server = self._seconds() if self._times else 0.0, self._server
         await read_body(head, receive, CONFIRM_BODY_LIMIT)
         recalled = server.executions.recall(asked.server_correlation_id)
         if recalled is not None and self._may_be_repeated(recalled.intent, asked, head, principal):
@@ -226,13 +233,18 @@ class Handshake:
             provisional_resource_id=server.mint(),
         )
         decision = await server.intents.confirm(command, server.policy_of)
-        if decision.code == OTHER_IDENTITY:
-            _audit("confirm", _intent_of(decision))
-        if decision.code is not None:
-            return answers.refused(decision.code)
+        code = decision.code
+        if code is not None:
+            if code == OTHER_IDENTITY:
+                _audit("confirm", _intent_of(decision))
+            return answers.refused(code)
         intent = _intent_of(decision)
-        answer = await self._after_confirm(decision, intent, scope)
-        server.observer.answered(2, intent, self._seconds() - began)
+        if isinstance(decision.verdict, Goto) and intent.mode is not _ASYNC:
+            answer = await self._run(intent, scope)
+        else:
+            answer = await self._told_later(decision, intent, scope)
+        if self._times:
+            server.observer.answered(2, intent, self._seconds() - began)
         return answer
 
     def _may_be_repeated(self, intent: Intent, asked: PhaseTwo, head: Head, principal: str) -> bool:
@@ -247,19 +259,23 @@ class Handshake:
             and head.received_at < forgotten_at
         )
 
-    async def _after_confirm(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
-        root_path = scope.get("root_path", "")
+    async def _told_later(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
+        """A confirm whose request does not run the handler itself: asynchronous, or not the first (T1 row 8)."""
+        provisional = intent.resource_id or intent.server_correlation_id
         if isinstance(decision.verdict, Goto):
-            if intent.mode is Mode.ASYNC:
-                running = self._begin(intent, scope).running
-                return answers.accepted(intent, running.provisional_resource_id, root_path)
-            return await self._run(intent, scope)
-        if intent.phase is Phase.PROCESSING and intent.mode is Mode.ASYNC:
-            return answers.accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
-        settled = await _past_ponr(self._server.outcome(intent))
-        if settled is None:  # T1 row 8
-            return answers.accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
-        return self._final(settled)
+            provisional = self._begin(intent, scope).running.provisional_resource_id
+        elif intent.phase is not Phase.PROCESSING or intent.mode is not _ASYNC:
+            settled = await self._outcome(intent)
+            if settled is not None:
+                return self._final(settled)
+        return answers.accepted(intent, provisional, scope.get("root_path", ""))
+
+    async def _outcome(self, intent: Intent) -> Settled | None:
+        """How an intent that somebody executes, or has executed, ends; None if that takes too long."""
+        try:
+            return await self._server.outcome(intent)
+        except StoreError as error:
+            raise _not_settled() from error
 
     async def _guard_passes(self, asked: PhaseTwo, head: Head) -> bool:
         """A-24. The guard looks at the intent, so it costs a look; only services that have one pay for it."""
@@ -294,27 +310,30 @@ class Handshake:
 
     def _worded(self, settled: Settled) -> Answer:
         intent, settings = settled.intent, self._settings
-        if intent.mode is Mode.TRANSPARENT and settings.expose_server_id:  # draft §5.5.6: MAY
+        if intent.mode is _TRANSPARENT and settings.expose_server_id:  # draft §5.5.6: MAY
             return answers.as_it_is(settled.response, server_correlation_id=intent.server_correlation_id)
         return answers.final(settled, passthrough=settings.success_status == "passthrough")
 
     def _begin(self, intent: Intent, scope: Scope) -> Execution:
         """Run the application."""
 
-        async def handler(work: Work, answered: Answered) -> None:
+        def handler(work: Work, answered: Answered) -> Awaitable[None]:
             if intent.mode in CONFIRMED_BY_SERVER:
                 app_scope = live_scope(scope, work)
             else:
                 app_scope = replayed_scope(scope, work, self._settings.stored_headers)
-            await Replay(self._server.app, app_scope, work.request.body, answered).run()
+            return Replay(self._server.app, app_scope, work.request.body, answered).run()
 
         return self._server.executions.begin(intent, handler)
 
     async def _run(self, intent: Intent, scope: Scope) -> Answer:
         """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""
         execution = self._begin(intent, scope)
-        settled = await _past_ponr(execution.outcome())
-        if intent.mode is Mode.TRANSPARENT and execution.raised is not None:
+        try:
+            settled = await execution.outcome()
+        except StoreError as error:
+            raise _not_settled() from error
+        if intent.mode is _TRANSPARENT and execution.raised is not None:
             raise execution.raised  # To a client that changed nothing, as it always was: its server's to answer.
         return self._final(settled)
 
@@ -327,7 +346,7 @@ class Handshake:
             if execution.said is None and execution.raised is None:
                 raise NotRegistered from error  # Not even begun: the application can still have it.
             if execution.running.statements:  # The business rows were to be written with it, and are not.
-                raise Refused("the outcome is not durable yet", code="not_settled") from error
+                raise _not_settled() from error
             log.error("the outcome of a plain request was not recorded: %s", error, extra=ids_of(intent))  # noqa: TRY400
             settled = None
         if execution.raised is not None:
@@ -351,21 +370,14 @@ async def _prevalidated(prevalidate: Prevalidate, head: Head, body: bytes) -> No
         raise WireError("prevalidate refused the request", code="invalid_request", status=status) from error
 
 
-async def _past_ponr(outcome: Awaitable[T]) -> T:
+def _not_settled() -> Refused:
     """A-108: something has run, so a store that cannot say how it ended is no 503 with nothing registered."""
-    try:
-        return await outcome
-    except StoreError as error:
-        raise Refused("the outcome is not durable yet", code="not_settled") from error
+    return Refused("the outcome is not durable yet", code="not_settled")
 
 
 def _audit(what: str, intent: Intent) -> None:
     """Somebody holds both ids of another's intent (draft §13.2): the state stays, and the line is for a person."""
     audit.warning("%s by another identity was refused: %s", what, intent.service_endpoint, extra=ids_of(intent))
-
-
-def _nobody_times() -> float:
-    return 0.0
 
 
 def _intent_of(decision: Decision) -> Intent:

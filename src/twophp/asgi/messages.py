@@ -23,7 +23,7 @@ WITHOUT_CONTENT: Final = frozenset({204, 304})  # RFC 9110 §8.6: these say noth
 LONGEST_LENGTH: Final = 18  # Digits of a Content-Length that is worth reading as a number.
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A complete response. One that is ``framed`` says itself how long it is, or leaves it to the server."""
 
     status: int
@@ -41,7 +41,8 @@ def raw_path(scope: Scope) -> str:
     raw: bytes | None = scope.get("raw_path")
     if raw is None:
         return quote(scope["path"], safe=PATH_SAFE)
-    return raw.partition(b"?")[0].decode("latin-1")
+    path = raw.decode("latin-1")
+    return path if "?" not in path else path.partition("?")[0]
 
 
 def route_path(scope: Scope, path: str) -> str:

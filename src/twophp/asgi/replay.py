@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
-from typing import Final
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias
 
-from twophp.asgi.messages import App, Message, Scope, raw_path
+from twophp.asgi.messages import App, Message, Scope
 from twophp.engine.exchange import KEPT_PREFIXES, RawHeaders, StoredRequest, StoredResponse
 from twophp.engine.execution import Answered, Work
+from twophp.engine.requests import Head
 from twophp.wire import fields
 from twophp.wire.fields import without_fields
 
@@ -28,26 +29,29 @@ _NOT_OF_THE_REQUEST: Final = fields.BY_KEY.keys() | {
     b"trailer",
 }
 
+Part: TypeAlias = Literal["registered", "live", "of neither"]
 
-def stored_request(scope: Scope, body: bytes, extra: Collection[bytes]) -> StoredRequest:
+
+@lru_cache(maxsize=1_024)  # The same few names come with every request.
+def _part(name: bytes, extra: frozenset[bytes]) -> Part:
+    """Which of the two requests of a handshake a header belongs to (A-03)."""
+    name = name.lower()
+    if name in _NOT_OF_THE_REQUEST:
+        return "of neither"
+    return "registered" if name.startswith(KEPT_PREFIXES) or name in extra else "live"
+
+
+def stored_request(head: Head, scope: Scope, body: bytes, extra: frozenset[bytes]) -> StoredRequest:
     """What is kept of a Phase 1 request."""
-    headers = []
-    for pair in scope["headers"]:
-        name = pair[0].lower()
-        if name not in _NOT_OF_THE_REQUEST and (name.startswith(KEPT_PREFIXES) or name in extra):
-            headers.append(tuple(pair))
+    headers = tuple([(name, value) for name, value in scope["headers"] if _part(name, extra) == "registered"])
     query: bytes = scope.get("query_string", b"")
-    path = raw_path(scope).encode("latin-1")
-    return StoredRequest(scope["method"], scope["path"], path, query, tuple(headers), body)
+    return StoredRequest(head.method, scope["path"], head.path.encode("latin-1"), query, headers, body)
 
 
-def replayed_scope(live: Scope, work: Work, extra: Collection[bytes]) -> Scope:
+def replayed_scope(live: Scope, work: Work, extra: frozenset[bytes]) -> Scope:
     """The scope the application gets: what was registered, from whoever confirmed it."""
-    request, headers = work.request, []
-    for pair in live["headers"]:
-        name = pair[0].lower()
-        if not (name in _NOT_OF_THE_REQUEST or name.startswith(KEPT_PREFIXES) or name in extra):
-            headers.append(pair)
+    request = work.request
+    headers = [pair for pair in live["headers"] if _part(pair[0], extra) == "live"]
     headers += request.headers
     headers.append((b"content-length", b"%d" % len(request.body)))
     scope = _offered(live, work)
@@ -89,24 +93,25 @@ def bare_scope(work: Work) -> Scope:
         "client": None,
         "server": None,
         "headers": [],
-        **replayed_scope({"headers": []}, work, ()),
+        **replayed_scope({"headers": []}, work, frozenset()),
     }
 
 
 class Replay:
     """One run of the application. The answer counts when it is complete; background tasks may take their time."""
 
+    _status = 0
+    _headers: RawHeaders = ()
+    _is_complete = False
+    _is_over = False
+    _over: asyncio.Event | None = None
+
     def __init__(self, app: App, scope: Scope, body: bytes, answered: Answered) -> None:
         self._app = app
         self._scope = scope
         self._body: bytes | None = body
         self._answered = answered
-        self._status = 0
-        self._headers: RawHeaders = ()
         self._chunks: list[bytes] = []
-        self._is_complete = False
-        self._is_over = False
-        self._over: asyncio.Event | None = None
 
     async def run(self) -> None:
         """Until the application returns. Raises what it raises before its answer is complete."""

@@ -68,6 +68,10 @@ class _Scope:
 class RunningIntent:
     """What a handler may know and say about the intent it executes."""
 
+    resource_id: str | None = None
+    transaction_reference: str | None = None
+    _bound: BoundObligations | None = None  # Made when the handler first asks for it.
+
     def __init__(
         self, intent: Intent, *, provisional_resource_id: str, takes_statements: bool, bind: Bind | None = None
     ) -> None:
@@ -76,13 +80,10 @@ class RunningIntent:
         self.service_endpoint = intent.service_endpoint
         self.mode = intent.mode
         self.provisional_resource_id = provisional_resource_id
-        self.resource_id: str | None = None
-        self.transaction_reference: str | None = None
         self.statements: list[Statement] = []
         self._takes_statements = takes_statements
         self._intent = intent
         self._bind = bind
-        self._bound: BoundObligations | None = None  # Made when the handler first asks for it.
 
     @property
     def obligations(self) -> BoundObligations:

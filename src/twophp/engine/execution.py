@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -57,7 +58,7 @@ class Work(msgspec.Struct, frozen=True):
     running: RunningIntent
 
 
-class Settled(msgspec.Struct):
+class Settled(msgspec.Struct, gc=False):
     """The end of an intent: the answer to everybody who asks."""
 
     intent: Intent
@@ -68,54 +69,43 @@ class Settled(msgspec.Struct):
 class Execution:
     """One intent being executed. Whoever wants to know how it ends waits here, and may leave at any time."""
 
-    __slots__ = (
-        "_error",
-        "_settled",
-        "_waiting",
-        "intent",
-        "is_over",
-        "is_settling",
-        "raised",
-        "running",
-        "said",
-        "task",
-    )
+    said: StoredResponse | None = None  # What the handler answered, whatever becomes of it.
+    raised: Exception | None = None  # What it raised instead.
+    is_over = False  # The handler has returned, which it may do long after it has answered.
+    is_settling = False  # Its answer is being settled beside it.
+    task: asyncio.Task[None]
+    _settled: Settled | None = None
+    _error: BaseException | None = None
 
     def __init__(self, intent: Intent, running: RunningIntent) -> None:
         self.intent = intent
         self.running = running
-        self.said: StoredResponse | None = None  # What the handler answered, whatever becomes of it.
-        self.raised: Exception | None = None  # What it raised instead.
-        self.is_over = False  # The handler has returned, which it may do long after it has answered.
-        self.is_settling = False  # Its answer is being settled beside it.
-        self.task: asyncio.Task[None]
-        self._settled: Settled | None = None
-        self._error: BaseException | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[Settled]] = []
 
-    async def outcome(self) -> Settled:
-        """The outcome, once it is durable; raises what kept it from becoming so."""
-        await self.end()
-        if self._error is not None:
-            raise self._error
-        assert self._settled is not None
-        return self._settled
+    def outcome(self) -> asyncio.Future[Settled]:
+        """The outcome, once it is durable, or what kept it from becoming so.
 
-    def end(self) -> asyncio.Future[None]:
-        """A future of the caller's own: to cancel it ends the waiting and not the work (A-107)."""
-        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._settled is None and self._error is None:
-            self._waiting.append(end)
-        else:
-            end.set_result(None)
-        return end
+        A future of the caller's own: to cancel it ends the waiting and not the work (A-107).
+        """
+        outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._waiting.append(outcome)
+        if self._settled is not None or self._error is not None:
+            self._tell()
+        return outcome
 
     def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
         """Tell everybody."""
         self._settled, self._error = settled, error
-        for end in self._waiting:
-            if not end.done():
-                end.set_result(None)
+        self._tell()
+
+    def _tell(self) -> None:
+        for outcome in self._waiting:
+            if outcome.done():
+                continue
+            if self._settled is not None:
+                outcome.set_result(self._settled)
+            elif self._error is not None:
+                outcome.set_exception(self._error)
 
 
 Answered: TypeAlias = Callable[[StoredResponse], None]
@@ -206,10 +196,12 @@ class Executions:
 
     async def drain(self, timeout_s: float) -> int:
         """Let what runs come to its end; how many did not make it in time. Those are left to recovery (A-34)."""
-        ends = [execution.end() for execution in self._running.values()]
-        if not ends:
+        outcomes = [execution.outcome() for execution in self._running.values()]
+        if not outcomes:
             return 0
-        _done, left = await asyncio.wait(ends, timeout=timeout_s)
+        done, left = await asyncio.wait(outcomes, timeout=timeout_s)
+        for outcome in done:
+            outcome.exception()  # Looked at: the log has heard of it, and asyncio need not complain.
         return len(left)
 
     async def settled(self, intent: Intent) -> Settled:
@@ -253,7 +245,12 @@ class Executions:
             request = self._requests.take(intent.server_correlation_id) or await self._stored_request(intent)
             work = Work(intent, request or _NO_REQUEST, execution.running)
             if request is not None:
-                await self._handle(execution, work, handler)
+                try:
+                    await handler(work, partial(self._answered, execution, work, copy_context()))
+                except Exception as error:
+                    log.exception("the handler of %s failed", intent.service_endpoint, extra=ids_of(intent))
+                    execution.raised = error
+                execution.is_over = True
             if not execution.is_settling:
                 self._end(execution, await self._settle(intent, work, execution.said or self._failed))
         except BaseException as error:
@@ -264,20 +261,10 @@ class Executions:
         finally:
             self._tasks.discard(execution.task)
 
-    async def _handle(self, execution: Execution, work: Work, handler: Handler) -> None:
-        """Run the handler. Most are over as soon as they have answered; one that goes on is settled beside it."""
-        loop, context = asyncio.get_running_loop(), copy_context()
-
-        def answered(response: StoredResponse) -> None:
-            execution.said = response
-            loop.call_soon(self._settle_beside, execution, work, context=context)
-
-        try:
-            await handler(work, answered)
-        except Exception as error:
-            log.exception("the handler of %s failed", work.intent.service_endpoint, extra=ids_of(work.intent))
-            execution.raised = error
-        execution.is_over = True
+    def _answered(self, execution: Execution, work: Work, context: Context, response: StoredResponse) -> None:
+        """Most handlers are over as soon as they have answered; one that goes on is settled beside it."""
+        execution.said = response
+        self._loop.call_soon(self._settle_beside, execution, work, context=context)
 
     def _settle_beside(self, execution: Execution, work: Work) -> None:
         if not execution.is_over:
@@ -343,10 +330,11 @@ class Executions:
         if also is not None and self._obligations is not None and decision.changed:
             self._obligations.tell(also.decisions)
         assert decision.intent is not None
-        if decision.code == FENCE_LOST:  # Somebody took over; what they decided is what is true (A-34).
+        code = decision.code
+        if code == FENCE_LOST:  # Somebody took over; what they decided is what is true (A-34).
             return await self._decided_elsewhere(decision.intent)
-        if decision.code is not None:
-            raise TwoPHPError(f"the outcome was refused: {decision.code}", code=decision.code)
+        if code is not None:
+            raise TwoPHPError(f"the outcome was refused: {code}", code=code)
         remembered = self._remember(Settled(decision.intent, kept))
         return remembered if kept is response else Settled(decision.intent, response)
 

@@ -50,21 +50,31 @@ OWN_SCHEME: Final = "identify"
 """The scheme of a principal that a service's own callable names by a plain string."""
 
 
-async def authenticate(identify: Identify, head: Head) -> str:
-    """The digest of who asks; raises Unauthenticated when nobody can tell.
+def authenticate(identify: Identify, head: Head) -> str | Awaitable[str]:
+    """The digest of who asks, to be awaited where ``identify`` is; raises Unauthenticated when nobody can tell.
 
     Whatever ``identify`` raises means no (DESIGN: "returns a principal string or raises"), with the reason as its
     cause. Only errors of our own tree stay what they are: a store that is away is no reason to doubt a caller.
     """
     try:
         who = identify(head)
-        if type(who) is not Principal and inspect.isawaitable(who):
-            who = await who
     except TwoPHPError:
         raise
     except Exception as error:
         raise Unauthenticated("identify raised") from error
+    if type(who) is not Principal and inspect.isawaitable(who):
+        return _awaited(who)
     return principal_of(who)
+
+
+async def _awaited(who: Awaitable[Who]) -> str:
+    try:
+        found = await who
+    except TwoPHPError:
+        raise
+    except Exception as error:
+        raise Unauthenticated("identify raised") from error
+    return principal_of(found)
 
 
 def principal_of(who: object) -> str:

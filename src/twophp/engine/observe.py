@@ -34,7 +34,7 @@ class Observer(Protocol):
         ...
 
     def answered(self, phase: PhaseNumber, intent: Intent, took_s: float) -> None:
-        """A request of this phase got its answer, and how long it waited for it."""
+        """A request of this phase got its answer, and how long it waited for it. Told only to one that ``times``."""
         ...
 
     def attempted(self, decision: job.Decision) -> None:

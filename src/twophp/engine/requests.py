@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
@@ -64,7 +65,7 @@ class Headers(Mapping[str, str]):
 
     def getall(self, name: str) -> list[str]:
         """The field's lines in the order they came, none if it was not sent."""
-        key = name.encode("latin-1", "replace").lower()  # What is not latin-1 becomes "?", which no name has.
+        key = _key(name)
         if self._index is not None:
             return list(self._index.get(key, ()))
         length, lines = len(key), []
@@ -84,6 +85,11 @@ class Headers(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return f"<Headers {', '.join(self)}>"  # Names only: values are credentials, and a repr ends up in a log.
+
+
+@lru_cache(maxsize=256)  # Whoever asks knows what to ask for: a service has few such names.
+def _key(name: str) -> bytes:
+    return name.encode("latin-1", "replace").lower()  # What is not latin-1 becomes "?", which no name has.
 
 
 def _text(value: bytes) -> str:
