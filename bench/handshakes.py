@@ -5,14 +5,15 @@
     in_thread  the same again, each COMMIT in a thread, as an asynchronous driver does it
     ceiling    a thread that does nothing but the statements `ours` wrote, in the batches `ours` made (b)
 
-All of them run in turn, several rounds, on fresh files in one directory; a ratio compares two figures of one round.
+All of them run in turn, several rounds, on fresh files in one directory; a ratio compares two figures of one round. The
+first three run on uvloop, as a service under uvicorn does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, TypeAlias
 
 import apsw
 import msgspec
+import uvloop
 
 from twophp.core.entry import Writer
 from twophp.core.identity import intent_replay_key, payload_digest, principal_digest
@@ -185,19 +187,24 @@ def _replay(path: Path, batches: list[Statements]) -> Figure:
     return Figure(handshakes / elapsed, sorted(took)[int(len(took) * 0.99)] * 3e3)  # Three commits to a handshake.
 
 
+def _run(drive: Coroutine[Any, Any, Figure]) -> Figure:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(drive)
+
+
 def measure(folder: Path, callers: int, handshakes: int, rounds: int) -> list[Round]:
     """Run the contenders in turn, ``rounds`` times."""
     found = []
     for number in range(rounds):
         here = folder / f"{callers}-{number}"
         here.mkdir()
-        ours = asyncio.run(_through_the_store(here / "ours.db", callers, handshakes, BATCH_LIMIT))
+        ours = _run(_through_the_store(here / "ours.db", callers, handshakes, BATCH_LIMIT))
         few = max(callers, handshakes // 16)
-        in_thread = asyncio.run(_through_the_store(here / "thread.db", callers, few, 1))
+        in_thread = _run(_through_the_store(here / "thread.db", callers, few, 1))
         with _commits_on_the_loop():
-            each = asyncio.run(_through_the_store(here / "each.db", callers, few, 1))
+            each = _run(_through_the_store(here / "each.db", callers, few, 1))
         with _recording() as batches:
-            asyncio.run(_through_the_store(here / "note.db", callers, handshakes, BATCH_LIMIT))
+            _run(_through_the_store(here / "note.db", callers, handshakes, BATCH_LIMIT))
         with ThreadPoolExecutor(1) as thread:
             ceiling = thread.submit(_replay, here / "ceiling.db", batches).result()
         journal = sum(len(rows) for batch in batches for text, rows in batch if text == sql("append_journal"))
