@@ -165,6 +165,10 @@ class Store(Protocol):
         """How many obligations are Reserved. Costs what is Reserved, not what is stored."""
         ...
 
+    async def settled(self, before: Instant, limit: int) -> Sequence[Key]:
+        """Keys of the obligations that were settled before this instant, of the ``limit`` oldest there are."""
+        ...
+
     async def tally(self, since: Instant = 0) -> Sequence[Tally]:
         """How many obligations that were reserved from ``since`` on there are, by flow, state and resolution."""
         ...

@@ -22,6 +22,7 @@ from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Answered, Executions, Settled, Work, ids_of
 from twophp.engine.intents import Intents
 from twophp.engine.obligation_changes import Held
+from twophp.engine.obligation_retention import INTERVAL_S as RETENTION_INTERVAL_S
 from twophp.engine.obligations import Obligations, Told
 from twophp.engine.observe import SILENT, Observer, Publishing, observed_by
 from twophp.engine.ship import Shipper
@@ -111,6 +112,7 @@ class Server:
             asyncio.create_task(self._every(self.settings.sweep_interval_s, self.sweep)),
             asyncio.create_task(self._every(heartbeat_s, self.executions.renew)),
             asyncio.create_task(self._every(self.settings.obligations.scan_interval_s, self.scan)),
+            asyncio.create_task(self._every(RETENTION_INTERVAL_S, self.obligations.forget)),
             asyncio.create_task(self.outbox.run()),
         ]
         if self._shipper is not None:

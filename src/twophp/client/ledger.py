@@ -15,6 +15,7 @@ from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
 from twophp.core.identity import seal_context
 from twophp.core.records import Key
 from twophp.engine.ledger import open_ledger
+from twophp.engine.obligation_retention import RETENTION_MS, forget_settled
 from twophp.engine.ship import Shipper
 from twophp.ports import Change, Decide, Put, Records, Store, Vault
 from twophp.stores.urls import open_store, open_vault
@@ -141,6 +142,15 @@ class Ledger:
                     await self._stopping.wait()
             except TimeoutError:
                 await self._renew(self._settings.steady() - round(interval_s * 1_000))
+                await self._forget()
+
+    async def _forget(self) -> None:
+        """Shipments are the only obligations here, and nobody looks at old ones."""
+        if self._shipper is not None:
+            try:
+                await forget_settled(self.store, RETENTION_MS)
+            except StoreError as error:
+                log.warning("old shipments could not be let go of: %s", error)
 
     async def _renew(self, before: int) -> None:
         old = [(id_, fence) for id_, (fence, at) in list(self._driven.items()) if at <= before]

@@ -20,7 +20,7 @@ the timeout" does not depend on how often the scan runs.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sized
+from collections.abc import Container, Iterable, Mapping, Sequence, Sized
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
@@ -416,6 +416,16 @@ def scan_completed(*, scanned: int, leaked: int, now: Instant, trace_id: str = "
     """The last event of every scan, also of one that found nothing (OBL-LEAK-7). ``scanned``: Reserved at its start."""
     detail = f"scanned={scanned} leaked={leaked}"
     return JournalEvent(OBLIGATION, "leak_scan", SCAN_EVENT, "", "", now, now, trace_id=trace_id, detail=detail)
+
+
+RETENTION: Final = "retention"
+"""The kind of line that says which records were let go of. No event of an obligation: its own history stays."""
+
+
+def forgotten(obligation_ids: Sequence[str], now: Instant) -> JournalEvent:
+    """What is written when the records of settled obligations are let go of, so that their absence is no riddle."""
+    detail = msgspec.json.encode(obligation_ids).decode()
+    return JournalEvent(RETENTION, OBLIGATION, "forgotten", "", "", now, now, detail=detail)
 
 
 def flows_with(declared: Iterable[str] = ()) -> frozenset[str]:

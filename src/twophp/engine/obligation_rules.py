@@ -10,6 +10,7 @@ import msgspec
 from twophp.core.errors import ConfigError
 from twophp.core.obligation import FLOWS, LEAK_TIMEOUT_MS, flows_with
 from twophp.engine.effects import Act
+from twophp.engine.obligation_retention import RETENTION_MS
 
 SCAN_INTERVAL_S: Final = 5.0
 
@@ -20,6 +21,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     flows: frozenset[str] = FLOWS
     leak_timeout_ms: int = LEAK_TIMEOUT_MS
     scan_interval_s: float = SCAN_INTERVAL_S
+    retention_ms: int | None = RETENTION_MS
     budgets: Mapping[str, int] = {}
     effects: Mapping[str, Act] = {}
     releases: Mapping[str, Act] = {}
@@ -34,6 +36,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
                 self.scan_interval_s * 1_000 <= self.leak_timeout_ms,
                 "scan_interval_secs must not be above leak_timeout_secs",
             ),
+            (self.retention_ms is None or self.retention_ms > 0, "retention_secs must be positive, or None"),
             (min(self.budgets.values(), default=1) > 0, "a flow's budget must be positive"),
             (not unknown, f"flows must be declared before they are given anything: {', '.join(sorted(unknown))}"),
         ]
@@ -51,6 +54,7 @@ def rules_for(
     *,
     leak_timeout_secs: float = LEAK_TIMEOUT_MS / 1_000,
     scan_interval_secs: float = SCAN_INTERVAL_S,
+    retention_secs: float | None = RETENTION_MS / 1_000,
     flows: Iterable[str] = (),
     flow_budget: int | Mapping[str, int] | None = None,
     effects: Mapping[str, Act] | None = None,
@@ -68,6 +72,7 @@ def rules_for(
         flows=known,
         leak_timeout_ms=milliseconds(leak_timeout_secs),
         scan_interval_s=scan_interval_secs,
+        retention_ms=None if retention_secs is None else milliseconds(retention_secs),
         budgets=budgets,
         effects=dict(effects or {}),
         releases=dict(releases or {}),

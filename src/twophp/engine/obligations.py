@@ -48,6 +48,7 @@ from twophp.engine.obligation_changes import (
     SettlingAll,
     Wanted,
 )
+from twophp.engine.obligation_retention import forget_settled
 from twophp.engine.obligation_rules import Rules
 from twophp.engine.outbox import Outbox
 from twophp.ports import MOST_ROWS, Change, MintId, Statement, Store, Vault
@@ -130,6 +131,10 @@ class Obligations:
         done = scan_completed(scanned=scanned, leaked=len(leaked), now=self._store.now(), trace_id=trace_id)
         await self._store.transact((), lambda _records: Change(answer=None, journal=(done,)))
         return Scanned(scanned=scanned, leaked=tuple(leaked))
+
+    def forget(self) -> Coroutine[Any, Any, int]:
+        """Let go of what was settled longer ago than the rules keep it; how many there were. Their history stays."""
+        return forget_settled(self._store, self._rules.retention_ms)
 
     async def look(self, obligation_id: str) -> Obligation | None:
         """The obligation as it is, without changing anything."""

@@ -14,6 +14,7 @@ from twophp.core.records import Key
 from twophp.engine.current import current_intent
 from twophp.engine.effects import Act, act_deliverer
 from twophp.engine.fencing import Fencing
+from twophp.engine.obligation_retention import RETENTION_MS
 from twophp.engine.obligation_rules import SCAN_INTERVAL_S, Rules, rules_for
 from twophp.engine.obligations import Obligations, Told
 from twophp.engine.outbox import Outbox, Wait, wait_for_news
@@ -38,6 +39,8 @@ class Options(TypedDict, total=False):
 
     leak_timeout_secs   how long an obligation may stay Reserved unless it says otherwise; 30
     scan_interval_secs  how often the leak scan comes by; 5, and None leaves that to another process
+    retention_secs      how long a settled obligation is kept to look at; 30 days, and None keeps it for ever. The audit
+                        is kept in any case
     flows               flows of your own, beside the contract's five
     flow_budget         how many obligations of a flow may be Reserved at a time: a number, or one by flow; no limit
     effects             by flow: makes a committed effect visible outside, at least once
@@ -51,6 +54,7 @@ class Options(TypedDict, total=False):
 
     leak_timeout_secs: float
     scan_interval_secs: float | None
+    retention_secs: float | None
     flows: Iterable[str]
     flow_budget: int | Mapping[str, int] | None
     effects: Mapping[str, Act] | None
@@ -131,6 +135,7 @@ class Runtime:
         while not self._stopping.is_set():
             try:
                 await self.obligations.scan()
+                await self.obligations.forget()
             except StoreError as error:
                 log.warning("a leak scan failed and will be made again: %s", error)
             except Exception:
@@ -144,6 +149,7 @@ def _rules(options: Options) -> Rules:
     return rules_for(
         leak_timeout_secs=timeout,
         scan_interval_secs=min(SCAN_INTERVAL_S, timeout) if interval is None else interval,
+        retention_secs=options.get("retention_secs", RETENTION_MS / 1_000),
         flows=options.get("flows", ()),
         flow_budget=options.get("flow_budget"),
         effects=options.get("effects"),

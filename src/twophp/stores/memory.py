@@ -348,6 +348,12 @@ class MemoryStore:
         with self._lock:
             return sum(one.due_at is not None for _slot, one in self._obligations())
 
+    async def settled(self, before: Instant, limit: int) -> Sequence[Key]:
+        """See ``Store.settled``."""
+        with self._lock:
+            oldest = [one for _slot, one in islice(self._obligations(), limit)]
+        return [by_id(one.obligation_id) for one in oldest if one.settled_at is not None and one.settled_at < before]
+
     async def tally(self, since: Instant = 0) -> Sequence[Tally]:
         """See ``Store.tally``."""
         with self._lock:

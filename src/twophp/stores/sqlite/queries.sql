@@ -171,6 +171,10 @@ SELECT * FROM obligation WHERE obligation_id = ?;
 -- name: count_reserved
 SELECT count(*) FROM obligation WHERE due_at IS NOT NULL;
 
+-- name: obligations_settled
+SELECT obligation_id FROM (SELECT obligation_id, settled_at FROM obligation ORDER BY id LIMIT ?2)
+WHERE settled_at < ?1;
+
 -- name: tally_obligations
 SELECT flow, state, resolution, count(*) FROM obligation WHERE reserved_at >= ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
 
@@ -385,7 +389,8 @@ AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'intent' AND after 
 -- name: obligations_gone
 SELECT seq, subject FROM journal WHERE kind = 'obligation' AND before = 'Absent'
 AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = journal.record)
-AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'obligation' AND after = 'Absent');
+AND subject NOT IN (SELECT gone.value FROM journal AS line CROSS JOIN json_each(line.detail) AS gone
+    WHERE line.kind = 'retention');
 
 -- name: jobs_gone
 SELECT seq, subject FROM journal WHERE kind = 'job' AND before = 'ABSENT'

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import apsw
 
 from twophp.core.entry import LedgerEntry
-from twophp.core.obligation import Obligation
+from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.ports import Change, Clock, Decide, JournalLine, Load, Obligations, Part, Question, Statement, Synced, Tally
 from twophp.stores.clock import system_clock
@@ -113,6 +113,10 @@ class SQLiteStore:
         """See ``Store.reserved``."""
         found: list[int] = await self._ask(sql("count_reserved"), (), lambda row: row[0])
         return found[0]
+
+    async def settled(self, before: Instant, limit: int) -> Sequence[Key]:
+        """See ``Store.settled``: ids rise with time, so the oldest are the first rows of their table."""
+        return await self._ask(sql("obligations_settled"), (before, limit), lambda row: by_id(row[0]))
 
     async def tally(self, since: Instant = 0) -> Sequence[Tally]:
         """See ``Store.tally``."""

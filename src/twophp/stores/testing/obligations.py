@@ -97,6 +97,25 @@ class ObligationContract(Stage):
         ]
         assert late == early[1:]
 
+    async def test_what_was_settled_long_ago_is_found_oldest_first(
+        self, store: AuditableStore, clock: HandClock
+    ) -> None:
+        """Of the oldest alone, so that looking costs the same however many there are. A dropped one keeps its lines."""
+        for number in range(4):
+            await reserve(store, f"o{number}", f"k{number}")
+        await finish(store, "o0")
+        clock.now = T0 + 10
+        await finish(store, "o2")
+        await roll_back(store, "o3")
+        assert await store.settled(T0 + 10, 10) == [by_id("o0")]
+        assert await store.settled(T0 + 11, 3) == [by_id("o0"), by_id("o2")]
+        gone = (by_id("o0"), by_id("o2"))
+        await store.transact(gone, lambda _records: Change(answer=None, drops=gone))
+        assert await store.settled(T0 + 11, 10) == [by_id("o3")]
+        assert await listed(store) == ["o3", "o1"]
+        told = {line.event.subject for line in await store.journal(0, 20) if line.event.event == "OBL-002"}
+        assert told == {"o0", "o2"}
+
     @needs(DURABLE)
     async def test_whether_it_counts_survives(self, open_store: OpenStore, clock: HandClock) -> None:
         """What a budget counted is still known to be counted after a restart."""

@@ -1,0 +1,44 @@
+"""Letting go of what was settled long ago.
+
+A settled obligation holds nothing and keeps nobody from anything; its record is there for people to look at. Its
+history is in the journal and stays there for ever, whatever becomes of the record. So records older than the retention
+are dropped, a bite at a time and the oldest first, and one line of the journal names those of each bite: verification
+then tells a record that was forgotten from one that somebody deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from twophp.core.obligation import Obligation, forgotten
+from twophp.core.policy import DAY_MS
+from twophp.core.records import Instant, Key
+from twophp.ports import Change, Records, Store
+
+RETENTION_MS: Final = 30 * DAY_MS
+"""As long as ledger rows are kept at home (A-59)."""
+INTERVAL_S: Final = 60.0
+"""How often somebody looks."""
+BITE: Final = 256
+
+
+async def forget_settled(store: Store, retention_ms: int | None) -> int:
+    """Drop what was settled longer ago than this, if it is not kept for ever; how many there were."""
+    if retention_ms is None:
+        return 0
+    before, count = store.now() - retention_ms, 0
+    while keys := await store.settled(before, BITE):
+        dropped: int = await store.transact(keys, partial(_dropping, keys, before))
+        count += dropped
+    return count
+
+
+def _dropping(keys: Sequence[Key], before: Instant, records: Records) -> Change:
+    found: list[Obligation | None] = [records.get(key) for key in keys]  # Somebody else may have been quicker.
+    gone = [one for one in found if one is not None and one.settled_at is not None and one.settled_at < before]
+    if not gone:
+        return Change(answer=0)
+    line = forgotten([one.obligation_id for one in gone], records.now)
+    return Change(answer=len(gone), drops=tuple(one.keys()[0] for one in gone), journal=(line,))
