@@ -124,11 +124,12 @@ def _show_obligations(console: Console, found: dict[str, Any]) -> None:
 
 def _show_server(console: Console, frameworks: dict[str, Any]) -> None:
     table = Table(title="through the middleware, as a share of the bare application (64 connections)")
-    for column in ("", "bare per s", "handshake", "auto-confirm", "replay", "untouched", "one handshake, alone"):
+    modes = {"handshake": "handshake", "auto": "auto-confirm", "callback": "with callback", "replay": "replay"}
+    for column in ("", "bare per s", *modes.values(), "untouched", "one handshake, alone"):
         table.add_column(column, justify="right")
     for name, figures in frameworks.items():
         many, one = figures["connections_64"], figures["connections_1"]
-        ratios = [f"{many[f'{mode}_ratio']:.2f}" for mode in ("handshake", "auto", "replay", "untouched")]
+        ratios = [f"{many[f'{mode}_ratio']:.2f}" for mode in (*modes, "untouched")]
         alone = f"{one['handshake_ms']:.1f} ms = {one['ratio']:.2f} x (2 trips + 3 fsyncs)"
         table.add_row(name, f"{many['bare_per_second']:,.0f}", *ratios, alone)
     console.print(table)

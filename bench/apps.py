@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,9 +14,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from twophp import Policy, anonymous
-from twophp.asgi import TwoPhaseMiddleware
+from twophp.asgi import Outgoing, TwoPhaseMiddleware
 from twophp.asgi.messages import App, Receive, Scope, Send
 from twophp.core.intent import Phase
+from twophp.engine.egress import Rules
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.wire.emit import final_answer, phase_one_answer
 
@@ -58,8 +60,15 @@ def _wrapped(app: Any) -> Any:
         identify=anonymous,
         policies=Policy.standard(),
         allow_insecure=True,
+        outgoing=_to_the_receiver(),
     )
     return app
+
+
+def _to_the_receiver() -> Outgoing:
+    """Callbacks may go to loopback, where ``bench.receiver`` is, and trust its certificate."""
+    trusted = ssl.create_default_context(cafile=os.environ["TWOPHP_BENCH_RECEIVER"])
+    return Outgoing(rules=Rules(allow_insecure_loopback=True), ssl_context=trusted)
 
 
 def starlette_twophp() -> Any:

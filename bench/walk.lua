@@ -1,4 +1,4 @@
--- What wrk sends. MODE: plain, handshake, auto or replay.
+-- What wrk sends. MODE: plain, handshake, auto, callback (auto-confirm to CALLBACK) or replay.
 -- wrk runs with one connection to a thread, and a thread has its own state here: requests and answers alternate.
 
 local mode = os.getenv("MODE")
@@ -36,7 +36,8 @@ request = function()
   end
   fresh()
   local h = headers()
-  if mode == "auto" then h["DTT-2PHP-Auto-Confirm"] = "true" end
+  if mode == "auto" or mode == "callback" then h["DTT-2PHP-Auto-Confirm"] = "true" end
+  if mode == "callback" then h["DTT-2PHP-Callback"] = os.getenv("CALLBACK") end
   return wrk.format("POST", "/orders", h, body)
 end
 
