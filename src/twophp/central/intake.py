@@ -8,8 +8,12 @@ tree under the next number; the newest version of a row stands in the table unde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 from hashlib import sha256
+from operator import is_
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -23,6 +27,8 @@ from twophp.core.records import Instant
 ID_CHARS: Final = 128  # A-13
 TEXT_CHARS: Final = 4_096
 """So many characters may all other texts of a row have together."""
+PIECE: Final = 256
+"""So many rows are looked at together: few enough that none is old before it is done with."""
 MOST: Final = 2**53
 """No time and no count is as large: more than a program in JavaScript can count to."""
 
@@ -32,32 +38,40 @@ BROKEN_RULE: Final = "broken_rule"
 
 Key: TypeAlias = tuple[str, str, str]
 """Of a writer's row: both ids and the actor."""
-Values: TypeAlias = tuple[Any, ...]
+Values: TypeAlias = Sequence[Any]
 """A row as a database has it: its number, then the fields of the entry. Phases and modes equal their texts."""
 
+_ACTOR: Final = LedgerEntry.__struct_fields__.index("actor")
 _SYNC: Final = LedgerEntry.__struct_fields__.index("sync_timestamp")
 _VERSION: Final = LedgerEntry.__struct_fields__.index("version")
-_SERVER_PHASES: Final = frozenset(Phase) - {Phase.ABSENT}
-_PHASES_OF: Final = {"client": CLIENT_PHASES, "server": _SERVER_PHASES}
-_OUTCOME_OF: Final = {phase: outcome_of(phase) for phase in Phase}
+_KINDS: Final = frozenset(
+    {("client", phase, outcome_of(phase), False) for phase in CLIENT_PHASES}
+    | {("server", phase, outcome_of(phase), True) for phase in Phase if phase is not Phase.ABSENT}
+)
+"""What actor, phase and outcome may be together, and whether there is then no target."""
 
+_LENGTHS: Final = frozenset(range(1, ID_CHARS + 1))
+_OF_ONE_ROW: Final = ("payload_ref", "request_digest")
+_COMPARED: Final = ("client_correlation_id", "parent_reference_id", "actor", "target")
+
+_is_none: Final = partial(is_, None)
 _astuple: Final = msgspec.structs.astuple
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Taken(msgspec.Struct, kw_only=True):
-    """What to answer and what to write."""
+    """What to answer, and what to write beside the rows themselves."""
 
-    acks: list[Ack]
-    rows: dict[Key, Values]  # The newest version of every row that changes.
-    leaves: list[bytes]  # Of every version that was accepted, in order.
-    alarms: list[Alarm]
-    replaced: list[int]  # The numbers under which rows stood that are in ``rows`` now.
+    acks: list[Ack] = []
+    leaves: list[bytes] = []  # Of every version that was accepted, in order.
+    alarms: list[Alarm] = []
+    replaced: list[Values] = []  # Rows as they stood of which a newer version was accepted.
+    written: int = 0
 
     @property
     def fresh(self) -> int:
         """How many rows were not there before."""
-        return len(self.rows) - len(self.replaced)
+        return self.written - len(self.replaced)
 
 
 def key_of(row: Values) -> Key:
@@ -70,88 +84,126 @@ def ids_of(entry: LedgerEntry) -> Key:
     return entry.client_correlation_id, entry.server_correlation_id, entry.actor
 
 
-def nothing() -> Taken:
-    """What was taken before the first row."""
-    return Taken(acks=[], rows={}, leaves=[], alarms=[], replaced=[])
+def repeated(entries: Sequence[LedgerEntry]) -> set[str]:
+    """The client ids that a batch has more than once: of such a row it may bring a newer version."""
+    ids = [entry.client_correlation_id for entry in entries]
+    if len(set(ids)) == len(ids):
+        return set()
+    return {id_ for id_, count in Counter(ids).items() if count > 1}
 
 
 def take(
+    taken: Taken,
     writer: Service,
     entries: Sequence[LedgerEntry],
     at: Instant,
     size: int,
     known: Mapping[Key, Values],
-    taken: Taken | None = None,
-) -> Taken:
-    """Decide a batch: ``size`` leaves are in the tree, ``known`` holds those of the writer's rows that it names.
+    unsure: AbstractSet[str],
+) -> Iterator[list[Values]]:
+    """Decide a batch, and yield the rows that are to be written, some at a time and each once.
 
-    Runs once for every row of every service, so what is common is decided with as few steps as can be. A batch may be
-    decided piece by piece: ``taken`` is what came of the pieces before.
+    ``size`` leaves are in the tree. ``known`` holds those of the writer's rows that the batch names, ``unsure`` their
+    client ids and those that the batch has more than once: any other row is new.
+
+    Runs once for every row of every service, so what is common is decided with as few steps as can be, and no row is
+    kept for long: the collector of garbage would look at every value of every one of them.
     """
-    taken = taken or nothing()
-    rows, leaves, acks = taken.rows, taken.leaves, taken.acks
+    last: dict[Key, Values] = {}  # Of these the batch may have a newer version yet.
+    for start in range(0, len(entries), PIECE):
+        rows: list[Values] = []
+        for fields in _fit(taken, writer, entries[start : start + PIECE], at):
+            if fields[0] not in unsure:
+                rows.append(_accepted(taken, fields, at, size))
+            elif row := _newer(taken, writer, fields, at, size, known, last):
+                last[key_of(row)] = row
+        taken.written += len(rows)
+        yield rows
+    taken.written += len(last)
+    yield list(last.values())
+
+
+def _fit(taken: Taken, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Iterable[Values]:
+    """The fields of the rows that nothing is wrong with; the others are refused."""
+    rows = list(map(_astuple, entries))
+    return rows if _are_plain(rows, writer.service_ledger_id) else _judged(taken, writer, entries, at)
+
+
+def _judged(taken: Taken, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Iterator[Values]:
+    """The same, one by one: a refusal is told before what comes behind it is decided."""
     for entry in entries:
-        refusal = None if _is_plain(entry, writer.service_ledger_id) else _refusal(writer, entry)
-        if refusal is not None:
-            _refuse(taken, writer, entry, at, *refusal)
-            continue
-        key = (entry.client_correlation_id, entry.server_correlation_id, entry.actor)
-        before = rows.get(key) or known.get(key)
-        if before is None or entry.version > before[_VERSION + 1]:
-            fields = _astuple(entry)
-            values = (*fields[:_SYNC], at, *fields[_SYNC + 1 :])
-            leaves.append(sha256(BEFORE_LEAF + _encode(values)).digest())
-            if before is not None and key not in rows:
-                taken.replaced.append(before[0])
-            rows[key] = (size + len(leaves), *values)
-            acks.append(_ack(entry, "stored", at))
-        elif entry.version < before[_VERSION + 1]:
-            acks.append(_ack(entry, "older", before[_SYNC + 1]))
-        elif _is_same(entry, before):
-            acks.append(_ack(entry, "known", before[_SYNC + 1]))
+        refusal = _refusal(writer, entry)
+        if refusal is None:
+            yield _astuple(entry)
         else:
-            detail = f"version {entry.version} of the {entry.actor} row is here with other content"
-            _refuse(taken, writer, entry, at, VERSION_CONFLICT, detail)
-    return taken
+            _refuse(taken, writer, _astuple(entry), at, *refusal)
 
 
-def _is_same(entry: LedgerEntry, row: Values) -> bool:
-    fields = _astuple(entry)
-    return fields[:_SYNC] == row[1 : _SYNC + 1] and fields[_SYNC + 1 :] == row[_SYNC + 2 :]
+def _accepted(taken: Taken, fields: Values, at: Instant, size: int) -> Values:
+    """The row, as a leaf of its own."""
+    row = list(fields)
+    row[_SYNC] = at
+    taken.leaves.append(sha256(BEFORE_LEAF + _encode(row)).digest())
+    taken.acks.append(_ack(fields, "stored", at))
+    row.insert(0, size + len(taken.leaves))
+    return row
 
 
-def _is_plain(entry: LedgerEntry, service_ledger_id: str) -> bool:
-    """Whether nothing is wrong with a row, told quickly. What it says no to, ``_refusal`` looks at with care."""
-    client_id, server_id, parent = entry.client_correlation_id, entry.server_correlation_id, entry.parent_reference_id
-    actor, target, phase, source, endpoint = (
-        entry.actor,
-        entry.target,
-        entry.phase,
-        entry.source,
-        entry.service_endpoint,
-    )
-    text = (
-        f"{client_id}{server_id}{parent}{endpoint}{source}{target}{entry.payload_ref}"
-        f"{entry.transaction_reference}{entry.request_digest}"
-    )
-    return bool(
-        entry.service_ledger_id == service_ledger_id
-        and phase in _PHASES_OF.get(actor, ())
-        and (target is not None if actor == "client" else target is None and parent == client_id)
-        and entry.outcome == _OUTCOME_OF[phase]
-        and 0 < len(client_id) <= ID_CHARS
-        and 0 < len(server_id) <= ID_CHARS
-        and 0 < len(parent) <= ID_CHARS
-        and source
-        and endpoint
-        and len(text) <= TEXT_CHARS
-        and text.isascii()
-        and "\0" not in text
-        and 0 < entry.ttl_ms < MOST
-        and 0 < entry.version < MOST
-        and 0 <= entry.phase_1_timestamp < MOST
-        and 0 <= (entry.phase_2_timestamp or 0) < MOST
-        and 0 <= (entry.settled_at or 0) < MOST
+def _newer(
+    taken: Taken,
+    writer: Service,
+    fields: Values,
+    at: Instant,
+    size: int,
+    known: Mapping[Key, Values],
+    last: Mapping[Key, Values],
+) -> Values | None:
+    """The row, unless another version of it, in this batch or in the database, says that it is no news."""
+    key = (fields[0], fields[1], fields[_ACTOR])
+    sent, stored = last.get(key), known.get(key)
+    before = sent or stored
+    if before is not None and fields[_VERSION] <= before[_VERSION + 1]:
+        _answer_known(taken, writer, fields, at, before)
+        return None
+    if stored is not None and sent is None:
+        taken.replaced.append(stored)
+    return _accepted(taken, fields, at, size)
+
+
+def _answer_known(taken: Taken, writer: Service, fields: Values, at: Instant, before: Values) -> None:
+    if fields[_VERSION] < before[_VERSION + 1]:
+        taken.acks.append(_ack(fields, "older", before[_SYNC + 1]))
+    elif _is_same(fields, before):
+        taken.acks.append(_ack(fields, "known", before[_SYNC + 1]))
+    else:
+        detail = f"version {fields[_VERSION]} of the {fields[_ACTOR]} row is here with other content"
+        _refuse(taken, writer, fields, at, VERSION_CONFLICT, detail)
+
+
+def _is_same(fields: Values, row: Values) -> bool:
+    return [*fields[:_SYNC], *fields[_SYNC + 1 :]] == [*row[1 : _SYNC + 1], *row[_SYNC + 2 :]]
+
+
+def _are_plain(rows: Sequence[Values], service_ledger_id: str) -> bool:
+    """Whether nothing is wrong with any of these, told quickly. Where it says no, ``_refusal`` looks with care."""
+    of = dict(zip(LedgerEntry.__struct_fields__, zip(*rows, strict=True), strict=True))
+    client_ids, parents, actors, targets = (of[name] for name in _COMPARED)
+    ids = [*client_ids, *of["server_correlation_id"], *parents]
+    texts = [*{*of["service_endpoint"], *of["source"], *targets, *of["transaction_reference"]} - {None}]
+    texts += [text for name in _OF_ONE_ROW for text in of[name] if text]
+    counts = {*of["ttl_ms"], *of["version"]}
+    times = [*of["phase_1_timestamp"], *filter(None, of["phase_2_timestamp"]), *filter(None, of["settled_at"])]
+    all_text = "".join([*ids, *texts])
+    return (
+        of["service_ledger_id"].count(service_ledger_id) == len(rows)
+        and {*zip(actors, of["phase"], of["outcome"], map(_is_none, targets), strict=True)} <= _KINDS
+        and all(a != "server" or p == c for a, p, c in zip(actors, parents, client_ids, strict=True))
+        and _LENGTHS.issuperset(map(len, ids))
+        and 0 < min(map(len, texts)) <= max(map(len, texts)) <= TEXT_CHARS // 8  # Not too long together either.
+        and all_text.isascii()
+        and "\0" not in all_text
+        and 0 < min(counts) <= max(counts) < MOST
+        and 0 <= min(times) <= max(times) < MOST
     )
 
 
@@ -196,29 +248,29 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _refuse(taken: Taken, writer: Service, entry: LedgerEntry, at: Instant, code: str, detail: str) -> None:
-    taken.acks.append(_ack(entry, "refused", None, code, detail))
+def _refuse(taken: Taken, writer: Service, fields: Values, at: Instant, code: str, detail: str) -> None:
+    taken.acks.append(_ack(fields, "refused", None, code, detail))
     if code != BROKEN_RULE:
         alarm = Alarm(
             alarm_id=0,  # The database numbers them.
             at=at,
             code=code,
             service_ledger_id=writer.service_ledger_id,
-            client_correlation_id=entry.client_correlation_id,
-            server_correlation_id=entry.server_correlation_id,
+            client_correlation_id=fields[0],
+            server_correlation_id=fields[1],
             detail=detail,
         )
         taken.alarms.append(alarm)
 
 
 def _ack(
-    entry: LedgerEntry, outcome: str, sync_timestamp: Instant | None, code: str | None = None, detail: str | None = None
+    fields: Values, outcome: str, sync_timestamp: Instant | None, code: str | None = None, detail: str | None = None
 ) -> Ack:
     return Ack(
-        client_correlation_id=entry.client_correlation_id,
-        server_correlation_id=entry.server_correlation_id,
-        actor=entry.actor,
-        version=entry.version,
+        client_correlation_id=fields[0],
+        server_correlation_id=fields[1],
+        actor=fields[_ACTOR],
+        version=fields[_VERSION],
         outcome=outcome,  # type: ignore[arg-type]
         sync_timestamp=sync_timestamp,
         code=code,

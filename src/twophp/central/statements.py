@@ -37,7 +37,7 @@ def conditions(
         return [("nothing", ())]
     found: list[tuple[str, tuple[Any, ...]]] = [("anything", ())]
     if wanted.correlation_id is not None:
-        found.append(("with_correlation_id", by_id(wanted.correlation_id) * 2))
+        found.append(("with_correlation_id", by_id(wanted.correlation_id)))
     if wanted.source is not None and wanted.actor == "client":
         found.append(("initiated_by", (wanted.source,)))
     else:

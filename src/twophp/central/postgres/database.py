@@ -35,8 +35,19 @@ CONNECT_S: Final = 10
 ACQUIRE_S: Final = 10
 STATEMENT_S: Final = 60
 
-# A recursion is thought to be large, and compiling it would take a hundred times as long as running it.
-_SETTINGS: Final = {"synchronous_commit": "on", "jit": "off", "application_name": "twophp central"}
+# Most questions are about a few ids, and the planner cannot know that: of a table that was not analysed yet, and of any
+# recursion, it expects thousands of rows. So nothing that it does by such a guess may cost much. It would compile the
+# statement, for a hundred times as long as that runs; lay out hash tables of megabytes for fourteen ids; plan anew for
+# every id; and go on reading the whole table because it was small once. What does read much says so (SQL["survey"]).
+_SETTINGS: Final = {
+    "application_name": "twophp central",
+    "synchronous_commit": "on",
+    "jit": "off",
+    "work_mem": "64kB",
+    "hash_mem_multiplier": "1",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+}
 
 SQL: Final = statements(__package__)
 
@@ -71,9 +82,9 @@ def translate(error: Exception) -> TwoPHPError:
     return StoreError(str(error))
 
 
-def is_taken(error: Exception) -> bool:
+def is_taken(error: TwoPHPError) -> bool:
     """Whether a row was refused because its key is taken."""
-    return isinstance(error, asyncpg.UniqueViolationError)
+    return isinstance(error.__cause__, asyncpg.UniqueViolationError)
 
 
 @asynccontextmanager
@@ -103,6 +114,7 @@ class Database:
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
                 server_settings=_SETTINGS,
+                reset=_leave,
             )
         database = cls(pool)
         try:
@@ -122,6 +134,13 @@ class Database:
             self._acquired() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
+            yield connection
+
+    @asynccontextmanager
+    async def surveying(self) -> AsyncIterator[Any]:
+        """The same, for what may read many rows."""
+        async with self.reading() as connection:
+            await connection.execute(SQL["survey"])
             yield connection
 
     @asynccontextmanager
@@ -159,6 +178,10 @@ class Database:
             yield connection
         finally:
             await self._pool.release(connection)
+
+
+async def _leave(_connection: Any) -> None:
+    """Nothing is to be undone when a connection goes back: all that is ever set ends with its transaction."""
 
 
 async def _roll_back(transaction: Any) -> None:

@@ -21,6 +21,12 @@ INSERT INTO twophp_central_schema VALUES ($1);
 -- name: ready
 SELECT one FROM head;
 
+-- name: survey
+SET LOCAL work_mem = '32MB';
+SET LOCAL hash_mem_multiplier = 2;
+SET LOCAL plan_cache_mode = auto;
+SET LOCAL enable_seqscan = on;
+
 -- Taking rows up. -----------------------------------------------------------------------------------------------------
 
 -- name: lock_head
@@ -30,17 +36,20 @@ SELECT size FROM head FOR UPDATE;
 -- name: read_head
 SELECT size, at FROM head;
 
--- name: write_head
-UPDATE head SET size = $1, at = greatest(at, $2);
-
--- name: is_any_known
-SELECT EXISTS (
-    SELECT 1 FROM unnest($2::text[], $3::text[], $4::text[]) AS wanted (client_id, server_id, actor)
-    CROSS JOIN LATERAL (
-        SELECT 1 FROM entry
-        WHERE client_correlation_id = wanted.client_id AND server_correlation_id = wanted.server_id
-        AND actor = wanted.actor AND service_ledger_id = $1 OFFSET 0
-    ) AS found);
+-- name: look_ahead
+-- Whether any of these rows is known, and the tiles that the next leaf continues.
+SELECT is_known, level, number, hashes FROM (
+    SELECT EXISTS (
+        SELECT 1 FROM unnest($2::text[], $3::text[], $4::text[]) AS wanted (client_id, server_id, actor)
+        CROSS JOIN LATERAL (
+            SELECT 1 FROM entry
+            WHERE client_correlation_id = wanted.client_id AND server_correlation_id = wanted.server_id
+            AND actor = wanted.actor AND service_ledger_id = $1 OFFSET 0
+        ) AS found
+    ) AS is_known
+) AS probe LEFT JOIN (
+    SELECT tile.* FROM unnest($5::integer[], $6::bigint[]) AS wanted (level, number) JOIN tile USING (level, number)
+) AS edge ON true;
 
 -- name: known_entries
 SELECT found.* FROM unnest($2::text[], $3::text[], $4::text[]) AS wanted (client_id, server_id, actor)
@@ -53,8 +62,13 @@ CROSS JOIN LATERAL (
 -- name: delete_entries
 DELETE FROM entry WHERE sequence = ANY ($1::bigint[]);
 
--- name: note_sync
-UPDATE service SET last_sync_at = greatest(last_sync_at, $1), rows = rows + $2 WHERE service_ledger_id = $3;
+-- name: conclude
+WITH kept AS (
+    INSERT INTO tile SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bytea[])
+    ON CONFLICT (level, number) DO UPDATE SET hashes = excluded.hashes
+),
+grown AS (UPDATE head SET size = $4, at = greatest(at, $5) WHERE size < $4)
+UPDATE service SET last_sync_at = greatest(last_sync_at, $5), rows = rows + $6 WHERE service_ledger_id = $7;
 
 -- name: raise_alarm
 INSERT INTO alarm (at, code, service_ledger_id, client_correlation_id, server_correlation_id, detail)
@@ -64,10 +78,6 @@ VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING;
 SELECT * FROM alarm ORDER BY alarm_id DESC LIMIT $1;
 
 -- The Merkle tree. ----------------------------------------------------------------------------------------------------
-
--- name: keep_tiles
-INSERT INTO tile SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bytea[])
-ON CONFLICT (level, number) DO UPDATE SET hashes = excluded.hashes;
 
 -- name: tiles
 SELECT level, number, hashes FROM unnest($1::integer[], $2::bigint[]) AS wanted (level, number)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, Self
 
 import msgspec
 
 from twophp.central import merkle
-from twophp.central.intake import Taken, ids_of, key_of, nothing, take
+from twophp.central.intake import Taken, Values, ids_of, key_of, repeated, take
 from twophp.central.ports import (
     MOST_IN_A_TREE,
     MOST_PER_PAGE,
@@ -30,6 +30,7 @@ from twophp.central.proofs import checked_consistency, checked_inclusion
 from twophp.central.records import row_of, sequence_of, service_of, shape, token_of, token_values
 from twophp.central.statements import cleaned, conditions, is_text, numbered, place_of, refuse_unfit, within
 from twophp.core.entry import LedgerEntry
+from twophp.core.errors import StoreError
 from twophp.core.records import Instant
 from twophp.ports import MintId
 from twophp.stores.clock import mint_uuid
@@ -37,9 +38,6 @@ from twophp.stores.clock import mint_uuid
 EXPORT_ROWS: Final = 1_000
 PROBES: Final = 8
 """So many rows of a batch are looked for before it is taken for new."""
-
-PIECE: Final = 500
-"""So many rows are decided at a time, while the server is busy with those before."""
 
 _COLUMNS: Final = ("sequence", *LedgerEntry.__struct_fields__)
 _astuple: Final = msgspec.structs.astuple
@@ -67,16 +65,28 @@ class PostgresCentral:
 
     async def ingest(self, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
         """See ``CentralStore.ingest``."""
+        try:
+            return await self._ingest(writer, entries, at, taken_for_new=True)
+        except StoreError as error:
+            if not is_taken(error):
+                raise
+        return await self._ingest(writer, entries, at, taken_for_new=False)
+
+    async def _ingest(
+        self, writer: Service, entries: Sequence[LedgerEntry], at: Instant, *, taken_for_new: bool
+    ) -> Sequence[Ack]:
+        """A batch of which a first look finds nothing known is taken for new, until a key says that it is not."""
         async with self._database.writing() as connection:
             size = await connection.fetchval(SQL["lock_head"])
-            taken = await _taken(connection, writer, entries, at, size)
-            if taken.leaves:
-                tiles = merkle.appended(size, await _tiles(connection, merkle.edge_of(size)), taken.leaves)
-                await connection.execute(SQL["keep_tiles"], *_columns((*key, tile) for key, tile in tiles.items()))
-                await connection.execute(SQL["write_head"], size + len(taken.leaves), at)
+            is_known, edge = await _look_ahead(connection, writer, entries, size)
+            write = _copied if taken_for_new and not is_known else _compared
+            taken = await write(connection, writer, entries, at, size)
+            tiles = merkle.appended(size, edge, taken.leaves)
+            columns = _columns((*key, tile) for key, tile in tiles.items()) or [[], [], []]
+            size += len(taken.leaves)
             if taken.alarms:
                 await connection.executemany(SQL["raise_alarm"], [_astuple(alarm)[1:] for alarm in taken.alarms])
-            await connection.execute(SQL["note_sync"], at, taken.fresh, writer.service_ledger_id)
+            await connection.execute(SQL["conclude"], *columns, size, at, taken.fresh, writer.service_ledger_id)
         return taken.acks
 
     # Questions about rows. --------------------------------------------------------------------------------------------
@@ -85,7 +95,7 @@ class PostgresCentral:
         """See ``CentralStore.entries``."""
         place, most = place_of(cursor), min(limit, MOST_PER_PAGE)
         where, values = _conditions(wanted, place)
-        rows = await self._all(numbered(SQL["entries"].format(conditions=where)), (*values, most + 1), row_of)
+        rows = await self._survey(numbered(SQL["entries"].format(conditions=where)), (*values, most + 1), row_of)
         more = len(rows) > most
         return Page(rows[:most], str(rows[most - 1].sequence) if more else None)
 
@@ -109,18 +119,18 @@ class PostgresCentral:
         """See ``CentralStore.export``."""
         where, values = _conditions(wanted, None)
         statement = numbered(SQL["exported"].format(conditions=where))
-        async with self._database.reading() as connection:
+        async with self._database.surveying() as connection:
             cursor = await connection.cursor(statement, *values)
             while rows := await cursor.fetch(EXPORT_ROWS):
                 yield [row_of(row) for row in rows]
 
     async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
         """See ``CentralStore.sla``."""
-        return await self._all(SQL["sla"], (within(since), within(until)), shape(Sla))
+        return await self._survey(SQL["sla"], (within(since), within(until)), shape(Sla))
 
     async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
         """See ``CentralStore.activity``."""
-        return await self._all(SQL["activity"], (within(since), within(until), step_ms), shape(Activity))
+        return await self._survey(SQL["activity"], (within(since), within(until), step_ms), shape(Activity))
 
     # Services, tokens, logs. ------------------------------------------------------------------------------------------
 
@@ -230,55 +240,48 @@ class PostgresCentral:
         async with self._database.connection() as connection:
             return [shaped(row) for row in await connection.fetch(statement, *values)]
 
+    async def _survey(self, statement: str, values: Sequence[Any], shaped: Callable[[Any], Any]) -> list[Any]:
+        async with self._database.surveying() as connection:
+            return [shaped(row) for row in await connection.fetch(statement, *values)]
 
-async def _taken(connection: Any, writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int) -> Taken:
-    """Decide and write. A batch whose first look finds nothing known is taken for new, until a key says it is not."""
-    if await _looks_new(connection, writer, entries):
-        taken = nothing()
-        if await _copied(connection, _pieces(writer, entries, at, size, taken)):
-            return taken
-    rows = map(tuple, await connection.fetch(SQL["known_entries"], writer.service_ledger_id, *_keys(entries)))
-    taken = take(writer, entries, at, size, {key_of(row): row for row in rows})
-    if taken.replaced:
-        await connection.execute(SQL["delete_entries"], taken.replaced)
-    await _copy(connection, taken.rows.values())
+
+async def _look_ahead(
+    connection: Any, writer: Service, entries: Sequence[LedgerEntry], size: int
+) -> tuple[bool, merkle.Tiles]:
+    """Whether a row at either end is known, and the edge of the Merkle tree.
+
+    What was sent before is so from its beginning or to its end.
+    """
+    probes = [*entries[: PROBES // 2], *entries[-PROBES // 2 :]]
+    keys = merkle.edge_of(size)
+    places = [level for level, _number in keys], [number for _level, number in keys]
+    found = await connection.fetch(SQL["look_ahead"], writer.service_ledger_id, *_keys(probes), *places)
+    return found[0][0], {(level, number): hashes for _known, level, number, hashes in found if level is not None}
+
+
+async def _copied(connection: Any, writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int) -> Taken:
+    """Write a batch of new rows; its keys are refused if they are not."""
+    taken = Taken()
+    await _copy(connection, take(taken, writer, entries, at, size, {}, repeated(entries)))
     return taken
 
 
-def _pieces(
-    writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int, taken: Taken
-) -> Iterator[tuple[Any, ...]]:
-    """The rows of a new batch, decided while the server takes the ones before."""
-    for start in range(0, len(entries), PIECE):
-        count = len(taken.rows)
-        take(writer, entries[start : start + PIECE], at, size, {}, taken)
-        yield from islice(taken.rows.values(), count, None)
+async def _compared(connection: Any, writer: Service, entries: Sequence[LedgerEntry], at: Instant, size: int) -> Taken:
+    """Write what is new of a batch, or newer than what is known."""
+    found = map(tuple, await connection.fetch(SQL["known_entries"], writer.service_ledger_id, *_keys(entries)))
+    known, taken = {key_of(row): row for row in found}, Taken()
+    unsure = repeated(entries) | {key[0] for key in known}
+    pieces = list(take(taken, writer, entries, at, size, known, unsure))
+    if taken.replaced:
+        await connection.execute(SQL["delete_entries"], [row[0] for row in taken.replaced])
+    if taken.leaves:
+        await _copy(connection, pieces)
+    return taken
 
 
-async def _looks_new(connection: Any, writer: Service, entries: Sequence[LedgerEntry]) -> bool:
-    """No row twice, and none known at either end: what was sent before is so from its beginning or to its end."""
-    if len(set(map(ids_of, entries))) < len(entries):
-        return False
-    probes = [*entries[: PROBES // 2], *entries[-PROBES // 2 :]]
-    return not await connection.fetchval(SQL["is_any_known"], writer.service_ledger_id, *_keys(probes))
-
-
-async def _copied(connection: Any, rows: Iterable[tuple[Any, ...]]) -> bool:
-    """Whether the rows could be written as new ones; else nothing was."""
-    savepoint = connection.transaction()
-    await savepoint.start()
-    try:
-        await _copy(connection, rows)
-    except Exception as error:
-        if not is_taken(error):
-            raise
-        await savepoint.rollback()
-        return False
-    await savepoint.commit()
-    return True
-
-
-async def _copy(connection: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+async def _copy(connection: Any, pieces: Iterable[Sequence[Values]]) -> None:
+    """Rows are decided while the server takes the ones before."""
+    rows = chain.from_iterable(pieces)
     await connection.copy_records_to_table("entry", records=rows, columns=_COLUMNS)
 
 
@@ -300,7 +303,7 @@ def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _conditions(wanted: Wanted, place: int | None) -> tuple[str, tuple[Any, ...]]:
-    found = conditions(wanted, by_id=lambda id_: (id_,), phases=list)
+    found = conditions(wanted, by_id=lambda id_: (id_, id_), phases=list)
     if place is not None:
         found.append(("before", (place,)))
     return " AND ".join(SQL[name] for name, _values in found), tuple(value for _name, some in found for value in some)

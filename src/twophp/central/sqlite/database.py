@@ -1,7 +1,8 @@
 """One SQLite file behind two threads: one writes, one reads, and the event loop waits for neither.
 
 A commit has a fixed price, and random ids cost a page of the log each unless they share one. So what waits for the
-writer goes into one transaction, each change behind a savepoint: one that fails is undone alone.
+writer goes into one transaction. If one change fails, all are undone, and made again in a transaction each: a savepoint
+before each would cost a copy of every page they touch, whether or not one ever fails.
 
 In memory there is one connection for both, since nobody else could open it; an export then reads from a copy.
 """
@@ -15,7 +16,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
+from zlib import crc32
 
 import apsw
 
@@ -80,6 +82,7 @@ class Database:
         migrate(self._writer, self.path, CENTRAL)
         self._writer.set_wal_hook(self._count_log_pages)
         self._reader = open_connection(self.path, read_only=True, schema=CENTRAL)
+        _teach(self._reader)
         for connection in (self._writer, self._reader):
             connection.execute(SQL["cache"])
 
@@ -101,7 +104,7 @@ class Database:
         """Ask; what ``question`` reads is of one moment."""
         return await self._off_loop(self._reading, lambda: self._ask(question))
 
-    async def chunks(self, statement: str, values: Values, size: int) -> AsyncIterator[list[Values]]:
+    async def chunks(self, statement: str, values: Sequence[Any], size: int) -> AsyncIterator[list[Values]]:
         """Every row of an answer as of now, ``size`` at a time, on a connection of its own."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-central-export")
         try:
@@ -166,11 +169,24 @@ class Database:
         connection = self._writer
         with _undone_on_failure(connection):
             connection.execute(SQL["begin"])
-            outcomes = [_outcome(connection, change) for change in changes]
+            try:
+                outcomes = [change(connection) for change in changes]
+            except Exception as error:
+                if len(changes) == 1 or is_outside_fault(error):
+                    raise
+                connection.execute(SQL["rollback"])
+                return [self._alone(change) for change in changes]
             self._commit(connection)
         if self._log_pages >= CHECKPOINT_PAGES:
             self._checkpoint(connection)
         return outcomes
+
+    def _alone(self, change: _Change) -> Any:
+        """What one change says, or why it was undone."""
+        try:
+            return self._transact([change])[0]
+        except Exception as error:  # noqa: BLE001 - its caller hears of it; the others go on.
+            return _Failure(error)
 
     def _commit(self, connection: apsw.Connection) -> None:
         try:
@@ -230,21 +246,18 @@ def _in_memory() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
     for _number, script in migrations(CENTRAL.package):
         connection.execute(script)
+    _teach(connection)
     return connection
 
 
-def _outcome(connection: apsw.Connection, change: _Change) -> Any:
-    """What one change says, or why it was undone. What strikes everybody is raised."""
-    connection.execute(SQL["savepoint"])
-    try:
-        answer = change(connection)
-    except Exception as error:
-        if is_outside_fault(error):
-            raise
-        connection.execute(SQL["rollback_to_savepoint"])
-        answer = _Failure(error)
-    connection.execute(SQL["release_savepoint"])
-    return answer
+def _teach(connection: apsw.Connection) -> None:
+    """The function that a walk through a tree needs."""
+    connection.create_scalar_function("spot_of", cast("Any", spot_of), 1, deterministic=True)
+
+
+def spot_of(id_: str) -> int:
+    """The lowest spot of rows that name this id (migrations/0002)."""
+    return crc32(id_.encode(errors="replace")) >> 4 << 35
 
 
 def _for_a_caller(error: Exception, path: str) -> Exception:

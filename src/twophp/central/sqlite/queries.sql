@@ -1,5 +1,9 @@
 -- Every statement of the central ledger on SQLite, by name. CROSS JOIN keeps the planner from turning a loop around:
--- it does not know how few rows a recursion has, and would read the whole table instead.
+-- it does not know how few rows a recursion has, and would read the whole table instead. A plus before a column keeps it
+-- from making an index of its own for the occasion.
+--
+-- Rows that name an id are found by its spot (migrations/0002): what is bound, or made by ``spot_of``, is the lowest
+-- number that such a row's spot can be; 34359738367 is 2**35 - 1, as much as is added to it.
 
 -- name: begin
 BEGIN IMMEDIATE;
@@ -12,15 +16,6 @@ COMMIT;
 
 -- name: rollback
 ROLLBACK;
-
--- name: savepoint
-SAVEPOINT one;
-
--- name: rollback_to_savepoint
-ROLLBACK TO one;
-
--- name: release_savepoint
-RELEASE one;
 
 -- name: cache
 -- 128 MiB: random ids touch pages all over their indexes.
@@ -40,20 +35,40 @@ SELECT size, at FROM head;
 -- name: write_head
 UPDATE head SET size = ?, at = max(at, ?);
 
--- name: known_hashes
--- Which of these client ids may be known: most of a new batch is not, and is not looked for with more care.
-SELECT wanted.value FROM json_each(?) AS wanted WHERE EXISTS (SELECT 1 FROM entry WHERE client_hash = wanted.value);
+-- name: known_spots
+-- Which of these ids a row may name: none, of most batches.
+SELECT value FROM carray(?) WHERE EXISTS (SELECT 1 FROM recent_spot WHERE spot BETWEEN value AND value + 34359738367)
+OR EXISTS (SELECT 1 FROM spot WHERE spot BETWEEN value AND value + 34359738367);
 
 -- name: known_entries
-SELECT entry.* FROM json_each(?2) AS wanted CROSS JOIN entry
-ON client_hash = wanted.value ->> 0 AND client_correlation_id = wanted.value ->> 1
-AND server_correlation_id = wanted.value ->> 2 AND actor = wanted.value ->> 3 AND service_ledger_id = ?1;
+SELECT entry.* FROM carray(?2) AS wanted CROSS JOIN entry
+ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN wanted.value AND wanted.value + 34359738367)
+AND +service_ledger_id = ?1;
 
 -- name: insert_entry
-INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: delete_entry
-DELETE FROM entry WHERE sequence = ?;
+-- name: insert_spots
+-- Two ids of a row may have one spot.
+INSERT OR IGNORE INTO spot SELECT value FROM carray(?);
+
+-- name: insert_recent_spots
+INSERT OR IGNORE INTO recent_spot SELECT value FROM carray(?);
+
+-- name: move_spots
+INSERT INTO spot SELECT spot FROM recent_spot ORDER BY spot;
+
+-- name: forget_recent_spots
+DELETE FROM recent_spot;
+
+-- name: delete_entries
+DELETE FROM entry WHERE sequence IN (SELECT value FROM carray(?));
+
+-- name: delete_recent_spots
+DELETE FROM recent_spot WHERE spot IN (SELECT value FROM carray(?));
+
+-- name: delete_spots
+DELETE FROM spot WHERE spot IN (SELECT value FROM carray(?));
 
 -- name: note_sync
 UPDATE service SET last_sync_at = max(coalesce(last_sync_at, 0), ?), rows = rows + ? WHERE service_ledger_id = ?;
@@ -92,8 +107,8 @@ sequence < 0
 sequence < ?
 
 -- name: with_correlation_id
-sequence IN (SELECT sequence FROM entry WHERE client_hash = ? AND client_correlation_id = ?
-             UNION ALL SELECT sequence FROM entry WHERE server_hash = ? AND server_correlation_id = ?)
+sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN ? AND ? + 34359738367)
+AND ? IN (client_correlation_id, server_correlation_id)
 
 -- name: with_service_ledger_id
 service_ledger_id = ?
@@ -126,35 +141,42 @@ phase_1_timestamp >= ?
 phase_1_timestamp < ?
 
 -- name: tree
--- From a member's client id up to the root, and from there down; each id with its hash, as the rows have them.
+-- From a member's client id up to the root, and from there down; each id with its spot.
 WITH RECURSIVE
-member (id, hash) AS (
-    SELECT ?1, ?2
+member (id) AS (
+    SELECT ?1
     UNION
-    SELECT client_correlation_id, client_hash FROM entry WHERE server_hash = ?2 AND server_correlation_id = ?1
+    SELECT client_correlation_id FROM entry
+    WHERE sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN ?2 AND ?2 + 34359738367)
+    AND +server_correlation_id = ?1
 ),
-above (id, hash) AS (
-    SELECT id, hash FROM member
+above (id, low) AS (
+    SELECT id, spot_of(id) FROM member
     UNION
-    SELECT parent_reference_id, parent_hash FROM above CROSS JOIN entry
-    ON client_hash = above.hash AND client_correlation_id = above.id AND parent_hash IS NOT NULL
+    SELECT parent_reference_id, spot_of(parent_reference_id) FROM above CROSS JOIN entry
+    ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN low AND low + 34359738367)
+    AND +client_correlation_id = id AND +actor = 'client'
     LIMIT ?3
 ),
-called (id, hash) AS (
-    SELECT id, hash FROM above
+called (id, low) AS (
+    SELECT id, low FROM above
     UNION
-    SELECT child.client_correlation_id, child.client_hash FROM called CROSS JOIN entry AS child
-    ON child.parent_hash = called.hash AND child.parent_reference_id = called.id
+    SELECT client_correlation_id, spot_of(client_correlation_id) FROM called CROSS JOIN entry
+    ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN low AND low + 34359738367)
+    AND +parent_reference_id = id AND +actor = 'client'
     LIMIT ?3
 )
-SELECT entry.* FROM called CROSS JOIN entry ON client_hash = called.hash AND client_correlation_id = called.id
+SELECT entry.* FROM called CROSS JOIN entry
+ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN low AND low + 34359738367)
+AND +client_correlation_id = id
 LIMIT ?3;
 
 -- name: of_pairs
 SELECT entry.* FROM (
-    SELECT DISTINCT value ->> 0 AS hash, value ->> 1 AS client_id, value ->> 2 AS server_id FROM json_each(?)
+    SELECT DISTINCT value ->> 0 AS low, value ->> 1 AS client_id, value ->> 2 AS server_id FROM json_each(?)
 ) AS wanted CROSS JOIN entry
-ON client_hash = wanted.hash AND client_correlation_id = client_id AND server_correlation_id = server_id;
+ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN low AND low + 34359738367)
+AND +client_correlation_id = client_id AND +server_correlation_id = server_id;
 
 -- name: after
 SELECT * FROM entry WHERE sequence > ? ORDER BY sequence LIMIT ?;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, Self
 from zlib import crc32
@@ -11,7 +13,7 @@ import apsw
 import msgspec
 
 from twophp.central import merkle
-from twophp.central.intake import Key, Taken, ids_of, key_of, take
+from twophp.central.intake import Key, Taken, Values, key_of, repeated, take
 from twophp.central.ports import (
     MOST_IN_A_TREE,
     MOST_PER_PAGE,
@@ -28,8 +30,8 @@ from twophp.central.ports import (
     Wanted,
 )
 from twophp.central.proofs import checked_consistency, checked_inclusion
-from twophp.central.records import COLUMNS, row_of, sequence_of, service_of, shape, token_of, token_values
-from twophp.central.sqlite.database import SQL, Database, Values
+from twophp.central.records import row_of, sequence_of, service_of, shape, token_of, token_values
+from twophp.central.sqlite.database import SQL, Database, spot_of
 from twophp.central.statements import cleaned, conditions, is_text, place_of, refuse_unfit, within
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Instant
@@ -37,6 +39,10 @@ from twophp.ports import MintId
 from twophp.stores.clock import mint_uuid
 
 EXPORT_ROWS: Final = 1_000
+MOVED_AT: Final = 8_192
+"""Whenever the tree passes a multiple of this, the spots of what arrived since the last one are moved."""
+LARGE: Final = 2_048
+"""A batch of so many rows is not recent before it is moved."""
 
 _astuple: Final = msgspec.structs.astuple
 
@@ -79,14 +85,16 @@ class SqliteCentral:
         """See ``CentralStore.tree``."""
         if not is_text(correlation_id):
             return []
-        rows = await self._rows(SQL["tree"], (correlation_id, _hash(correlation_id), limit))
+        rows = await self._rows(SQL["tree"], (correlation_id, spot_of(correlation_id), limit))
         return sorted(rows, key=sequence_of)
 
     async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
         """See ``CentralStore.of_pairs``."""
         pairs = [pair for pair in pairs if is_text(*pair)]
         return sorted(
-            await self._rows(SQL["of_pairs"], (_json([(_hash(client), client, server) for client, server in pairs]),)),
+            await self._rows(
+                SQL["of_pairs"], (_json([(spot_of(client), client, server) for client, server in pairs]),)
+            ),
             key=sequence_of,
         )
 
@@ -240,31 +248,64 @@ class SqliteCentral:
 
 def _ingest(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
     size, _at = _head(connection)
-    taken = take(writer, entries, at, size, _known(connection, writer, entries))
-    _write(connection, taken)
+    taken, spots = Taken(), array("q")
+    known = _known(connection, writer, entries)
+    for rows in take(taken, writer, entries, at, size, known, repeated(entries) | {key[0] for key in known}):
+        connection.executemany(SQL["insert_entry"], rows)
+        spots.extend(_spots_of(rows))
+    if taken.replaced:
+        _forget(connection, taken.replaced)
     if taken.leaves:
+        _keep_spots(connection, size, size + len(taken.leaves), spots)
         tiles = merkle.appended(size, _tiles(connection, merkle.edge_of(size)), taken.leaves)
         connection.executemany(SQL["keep_tile"], [(*key, hashes) for key, hashes in tiles.items()])
         connection.execute(SQL["write_head"], (size + len(taken.leaves), at))
-    connection.executemany(SQL["raise_alarm"], [_astuple(alarm)[1:] for alarm in taken.alarms])
+    if taken.alarms:
+        connection.executemany(SQL["raise_alarm"], [_astuple(alarm)[1:] for alarm in taken.alarms])
     connection.execute(SQL["note_sync"], (at, taken.fresh, writer.service_ledger_id))
     return taken.acks
 
 
-def _write(connection: apsw.Connection, taken: Taken) -> None:
-    connection.executemany(SQL["delete_entry"], [(sequence,) for sequence in taken.replaced])
-    connection.executemany(SQL["insert_entry"], map(_with_hashes, taken.rows.values()))
-
-
 def _known(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry]) -> dict[Key, Values]:
-    hashes = [_hash(entry.client_correlation_id) for entry in entries]
-    there = {hash_ for (hash_,) in connection.execute(SQL["known_hashes"], (_json(hashes),))}
-    if not there:
-        return {}
-    likely = [(h, *ids_of(e)) for h, e in zip(hashes, entries, strict=True) if h in there]
-    wanted = _json([key for key in likely if is_text(*key[1:3])])
-    found = connection.execute(SQL["known_entries"], (writer.service_ledger_id, wanted))
-    return {key_of(row): row[:COLUMNS] for row in found}
+    """The rows of this writer that the batch names, and some others: a spot says what may be there."""
+    wanted = sorted(_spots([entry.client_correlation_id for entry in entries], repeat(0)))
+    some = [spot for (spot,) in connection.execute(SQL["known_spots"], (_array(wanted),))] if wanted else []
+    found = connection.execute(SQL["known_entries"], (writer.service_ledger_id, _array(some))) if some else ()
+    return {key_of(row): row for row in found}
+
+
+def _spots_of(rows: Sequence[Values]) -> list[int]:
+    """Where rows are found: by both ids, and as children. A spot is there twice if two ids of a row are alike."""
+    numbers = [row[0] for row in rows]
+    children = [row for row in rows if row[8] != row[1]]
+    return [
+        *_spots([row[1] for row in rows], numbers),
+        *_spots([row[2] for row in rows], numbers),
+        *_spots([row[8] for row in children], [row[0] for row in children]),
+    ]
+
+
+def _spots(ids: Iterable[str], numbers: Iterable[int]) -> list[int]:
+    """As ``spot_of``, for many."""
+    hashes = map(crc32, map(str.encode, ids, repeat("utf-8"), repeat("replace")))
+    return [hash_ >> 4 << 35 | number for hash_, number in zip(hashes, numbers, strict=False)]
+
+
+def _keep_spots(connection: apsw.Connection, size: int, new_size: int, spots: Iterable[int]) -> None:
+    """In order, so that neighbours share a page. A large batch has enough of them by itself."""
+    is_large = new_size - size >= LARGE
+    connection.execute(SQL["insert_spots" if is_large else "insert_recent_spots"], (_array(sorted(spots)),))
+    if size // MOVED_AT != new_size // MOVED_AT:
+        connection.execute(SQL["move_spots"])
+        connection.execute(SQL["forget_recent_spots"])
+
+
+def _forget(connection: apsw.Connection, rows: Sequence[Values]) -> None:
+    """Rows of which a newer version stands at the end now."""
+    spots = _array(_spots_of(rows))
+    connection.execute(SQL["delete_entries"], (_array([row[0] for row in rows]),))
+    connection.execute(SQL["delete_recent_spots"], (spots,))
+    connection.execute(SQL["delete_spots"], (spots,))
 
 
 def _head(connection: apsw.Connection) -> tuple[int, Instant]:
@@ -278,20 +319,14 @@ def _tiles(connection: apsw.Connection, keys: Iterable[merkle.TileKey]) -> dict[
 
 
 def _conditions(wanted: Wanted, place: int | None) -> tuple[str, Values]:
-    found = conditions(wanted, by_id=lambda id_: (_hash(id_), id_), phases=_json)
+    found = conditions(wanted, by_id=lambda id_: (spot_of(id_), spot_of(id_), id_), phases=_json)
     if place is not None:
         found.append(("before", (place,)))
     return " AND ".join(SQL[name] for name, _values in found), tuple(value for _name, some in found for value in some)
 
 
-def _with_hashes(row: Values) -> Values:
-    is_child = row[5] == "client" and row[8] != row[1]
-    parent = crc32(row[8].encode()) if is_child else None
-    return (*row, crc32(row[1].encode()), crc32(row[2].encode()), parent)
-
-
-def _hash(id_: str) -> int:
-    return crc32(id_.encode(errors="replace"))
+def _array(numbers: Iterable[int]) -> apsw.CArrayBinding:
+    return apsw.carray(array("q", numbers))
 
 
 def _json(value: object) -> str:
