@@ -50,6 +50,13 @@ class Synced(msgspec.Struct, frozen=True):
     at: Instant
 
 
+class Purge(msgspec.Struct, frozen=True):
+    """A ledger row to forget, and the line that says so. Its history stays."""
+
+    entry: LedgerEntry
+    line: JournalEvent
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What ``decide`` wants done. ``answer`` is handed to the caller once all of it is durable."""
 
@@ -59,6 +66,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     journal: tuple[JournalEvent, ...] = ()  # History that belongs to no single record, such as a finished scan.
     statements: tuple[Statement, ...] = ()
     synced: tuple[Synced, ...] = ()  # Ledger rows to mark; one that has changed meanwhile is left as it is.
+    purges: tuple[Purge, ...] = ()  # Rows to forget; one that is unsynced, changed or has its record yet is left.
 
 
 class Records(Protocol):
@@ -143,6 +151,10 @@ class Store(Protocol):
 
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """A change that marks these rows and nothing else; see ``Synced``."""
+        ...
+
+    async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
+        """Rows that the central ledger has had since before this instant and whose records are gone, oldest first."""
         ...
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.client.shop import Shop, committed, ledger, pair, shop
 from twophp.client import Advice, PhaseError, TwoPhaseTransport, calling
 from twophp.core.intent import Phase
 from twophp.stores.clock import system_clock
+from twophp.stores.sqlite import SQLiteStore
 
 ROOT = Path(__file__).parents[2]
 MOMENTS = ("before phase_1", "after phase_1", "before phase_2", "after phase_2")
@@ -230,6 +232,30 @@ def test_what_has_ended_is_forgotten_in_time_and_its_row_stays(orders: Shop, tmp
         assert http.reconcile().settled == ()
     assert [row.phase for row in ledger(tmp_path / "checkout.db")] == [Phase.COMMITTED]
     assert pair(tmp_path / "checkout.db", said.info["client_correlation_id"]).actor == "client"
+
+
+@pytest.mark.req("A-59", "A-57")
+@pytest.mark.parametrize(("kept_ms", "left"), [(40 * DAY_MS, 0), (None, 1)])
+def test_a_row_goes_when_the_central_ledger_has_had_it_for_long_enough(
+    kept_ms: int | None, left: int, orders: Shop, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkout.db"
+
+    async def arrive() -> None:
+        async with SQLiteStore(str(path)) as store:
+            await store.synced(await store.changes(10), system_clock())
+
+    with caller("httpx2", tmp_path) as http:
+        http.post(f"{orders.url}/orders")
+    asyncio.run(arrive())
+    with caller("httpx2", tmp_path, clock=Later(39 * DAY_MS), ledger_retention_ms=kept_ms) as http:
+        http.reconcile()  # The call itself is forgotten.
+    with caller("httpx2", tmp_path, clock=Later(39 * DAY_MS), ledger_retention_ms=kept_ms):
+        pass
+    assert len(ledger(path)) == 1
+    with caller("httpx2", tmp_path, clock=Later(41 * DAY_MS), ledger_retention_ms=kept_ms):
+        pass
+    assert len(ledger(path)) == left
 
 
 @pytest.mark.req("A-42", "A-83", "A-49")

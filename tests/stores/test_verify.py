@@ -17,6 +17,8 @@ from tests.stores.orders import POLICY, T0, HandClock, orders, raw
 from tests.stores.verifying import filled, found, messages
 from twophp.core.errors import ConfigError, JournalBroken, SchemaMismatch
 from twophp.core.records import JournalEvent
+from twophp.engine.retention import RETENTION_MS, purge
+from twophp.ports import Find
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite.verify import Head, Report, verify
 
@@ -310,21 +312,36 @@ def test_a_deleted_ledger_row_is_found(database: Path) -> None:
     assert found(database) == [("entry_missing", 6, "s1")]
 
 
-def test_a_ledger_row_out_of_nowhere_and_one_of_the_forgotten_are_checked(database: Path) -> None:
-    async def forget() -> None:
-        clock = HandClock(HandClock().now + 2 * POLICY.horizon_ms)
-        async with orders(database, clock=clock) as service:
-            for _ in range(2):  # The payload goes first, then the rest.
-                await service.sweep()
-                clock.now += POLICY.horizon_ms
+async def forgotten(database: Path, **arrived: int) -> int:
+    """Everything was settled and forgotten long ago."""
+    clock = HandClock(HandClock().now + 2 * POLICY.horizon_ms)
+    async with orders(database, clock=clock) as service:
+        for _ in range(2):  # The payload goes first, then the rest.
+            await service.sweep()
+            for id_, at in arrived.items():
+                await service.store.synced(await service.store.entries(Find(id_)), at)
+            clock.now += POLICY.horizon_ms
+        return await purge(service.store, RETENTION_MS)
 
-    asyncio.run(forget())
+
+@pytest.mark.req("A-59", "A-57")
+def test_a_purged_row_is_explained_and_a_row_that_was_taken_away_is_found(database: Path) -> None:
+    assert asyncio.run(forgotten(database, s0=T0 - RETENTION_MS, s1=T0 + 3 * POLICY.horizon_ms)) == 1
+    left = {row[0] for row in raw(database, "SELECT server_correlation_id FROM entry")}
+    assert left == {f"s{n}" for n in range(1, 6)}, "what arrived lately stays, and what never arrived"
+    assert found(database) == []
+    raw(database, "DELETE FROM entry WHERE server_correlation_id IN ('s1', 's2')")
+    assert found(database) == [("entry_missing", 4, "s1"), ("entry_missing", 7, "s2")]
+
+
+def test_a_ledger_row_out_of_nowhere_and_one_of_the_forgotten_are_checked(database: Path) -> None:
+    assert asyncio.run(forgotten(database)) == 0, "nothing was ever sent"
     assert found(database) == []
     raw(database, "UPDATE entry SET phase = 'FAILED' WHERE server_correlation_id = 's1'")
     [(what, _, subject)] = found(database)
     assert (what, subject) == ("entry_differs", "s1")
     raw(database, "UPDATE entry SET id = 999, phase = 'COMMITTED' WHERE server_correlation_id = 's1'")
-    assert found(database) == [("entry_differs", None, "s1")]
+    assert found(database) == [("entry_missing", 4, "s1"), ("entry_differs", None, "s1")]
 
 
 # The report.

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from twophp.asgi.answers import naming, refused
 from twophp.asgi.messages import App
 from twophp.asgi.replay import Replay, bare_scope
-from twophp.asgi.settings import Reconcile, Reconciled, Settings, shortest_lease_ms
+from twophp.asgi.settings import Reconcile, Reconciled, Settings, longest_horizon_ms, shortest_lease_ms
 from twophp.core.entry import Writer
 from twophp.core.errors import StoreError
 from twophp.core.intent import Intent
@@ -25,6 +25,7 @@ from twophp.engine.obligation_changes import Held
 from twophp.engine.obligation_retention import INTERVAL_S as RETENTION_INTERVAL_S
 from twophp.engine.obligations import Obligations, Told
 from twophp.engine.observe import SILENT, Observer, Publishing, observed_by
+from twophp.engine.retention import purge
 from twophp.engine.ship import Shipper
 from twophp.ports import MintId, Store, Vault
 from twophp.wire.rows import encode_batch
@@ -113,6 +114,7 @@ class Server:
             asyncio.create_task(self._every(heartbeat_s, self.executions.renew)),
             asyncio.create_task(self._every(self.settings.obligations.scan_interval_s, self.scan)),
             asyncio.create_task(self._every(RETENTION_INTERVAL_S, self.obligations.forget)),
+            asyncio.create_task(self._every(self.settings.sweep_interval_s, self.purge)),
             asyncio.create_task(self.outbox.run()),
         ]
         if self._shipper is not None:
@@ -143,6 +145,13 @@ class Server:
             await asyncio.gather(*(self._recover(decision) for decision in decisions if _was_recovered(decision)))
             if not decisions or not any(decision.changed for decision in decisions):
                 return done
+
+    async def purge(self) -> int:
+        """Forget ledger rows that the central ledger has had for long enough (A-59), a bounded bite at a time."""
+        kept_ms = self.settings.ledger_retention_ms
+        if kept_ms is None:
+            return 0
+        return await purge(self.store, max(kept_ms, longest_horizon_ms(self.settings.endpoints)))
 
     async def scan(self) -> None:
         """The leak oracle of what handlers have reserved. A service that reserves nothing is spared its lines."""

@@ -17,6 +17,7 @@ from twophp.engine.endpoints import NEVER_REGISTERED, Endpoints
 from twophp.engine.identify import Identify
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.requests import Head, Proxies
+from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.paths import CONFIRM_SUFFIX
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sweep_interval_s: float = 1.0
     drain_timeout_s: float = 10.0
     quota: Quota | None = None
+    ledger_retention_ms: int | None = RETENTION_MS  # After a row's arrival at the central ledger; None: for ever.
     central: str | None = None  # Where rows are sent to, as whom, and how often; also TWOPHP_CENTRAL, ..._TOKEN.
     central_token: str | None = None
     central_interval_s: float | None = None
@@ -84,6 +86,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             (self.success_status in ("200", "passthrough"), "success_status is '200' or 'passthrough'"),
             (self.max_body_bytes > 0, "max_body_bytes must be positive"),
             (self.max_result_bytes > 0, "max_result_bytes must be positive"),
+            (
+                self.ledger_retention_ms is None or self.ledger_retention_ms > 0,
+                "ledger_retention_ms must be positive, or None: rows are kept for ever",
+            ),
             (self.sweep_interval_s > 0, "sweep_interval_s must be positive"),
             (
                 self.quota is None or self.quota.open_bytes >= self.max_body_bytes,
@@ -127,6 +133,7 @@ class Options(TypedDict, total=False):
     quota: Quota | None
     outgoing: Outgoing
     obligations: ObligationRules
+    ledger_retention_ms: int | None
     central: str | None
     central_token: str | None
     central_interval_s: float | None
@@ -142,6 +149,12 @@ def _can_be_registered(method: str) -> bool:
 def header_names(names: Iterable[str]) -> frozenset[bytes]:
     """Extra request headers to keep with an intent, in the form they are compared in."""
     return frozenset(name.lower().encode("ascii") for name in names)
+
+
+def longest_horizon_ms(endpoints: Endpoints) -> int:
+    """How long after its end an intent may still be asked for; so long its row is there, too."""
+    horizons: Collection[int] = [endpoint.policy.horizon_ms for endpoint in endpoints]
+    return max(horizons, default=0)
 
 
 def shortest_lease_ms(endpoints: Endpoints) -> int:

@@ -16,6 +16,7 @@ from twophp.core.identity import seal_context
 from twophp.core.records import Key
 from twophp.engine.ledger import open_ledger
 from twophp.engine.obligation_retention import RETENTION_MS, forget_settled
+from twophp.engine.retention import purge
 from twophp.engine.ship import Shipper
 from twophp.ports import Change, Decide, Put, Records, Store, Vault
 from twophp.stores.urls import open_store, open_vault
@@ -135,6 +136,7 @@ class Ledger:
 
     async def _beat(self) -> None:
         """Renew what has been driven for a while. A call that is quicker than this costs no heartbeat."""
+        await self._purge()
         interval_s = self._settings.lease_s / HEARTBEATS
         while not self._stopping.is_set():
             try:
@@ -143,6 +145,7 @@ class Ledger:
             except TimeoutError:
                 await self._renew(self._settings.steady() - round(interval_s * 1_000))
                 await self._forget()
+                await self._purge()
 
     async def _forget(self) -> None:
         """Shipments are the only obligations here, and nobody looks at old ones."""
@@ -151,6 +154,15 @@ class Ledger:
                 await forget_settled(self.store, RETENTION_MS)
             except StoreError as error:
                 log.warning("old shipments could not be let go of: %s", error)
+
+    async def _purge(self) -> None:
+        """Forget rows that the central ledger has had for long enough (A-59), a bounded bite at a time."""
+        kept_ms = self._settings.ledger_retention_ms
+        try:
+            if kept_ms is not None:
+                await purge(self.store, max(kept_ms, self._care.kept_ms))
+        except StoreError as error:
+            log.warning("rows could not be purged: %s", error)
 
     async def _renew(self, before: int) -> None:
         old = [(id_, fence) for id_, (fence, at) in list(self._driven.items()) if at <= before]

@@ -9,6 +9,7 @@ import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
+from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, steady_clock, system_clock
@@ -49,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 5.0
     reconcile_every_s: float | None = 5.0
     keys: Keys | None = None
+    ledger_retention_ms: int | None = RETENTION_MS  # After a row's arrival at the central ledger; None: for ever.
     central: str | None = None  # Where rows are sent to, as whom, and how often; also TWOPHP_CENTRAL, ..._TOKEN.
     central_token: str | None = None
     central_interval_s: float | None = None
@@ -72,6 +74,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             (self.patience_s >= 0, "patience_s must not be negative"),
             (self.poll_limit_s > 0, "poll_limit_s must be positive"),
             (self.max_body_bytes > 0, "max_body_bytes must be positive"),
+            (
+                self.ledger_retention_ms is None or self.ledger_retention_ms > 0,
+                "ledger_retention_ms must be positive, or None: rows are kept for ever",
+            ),
             (self.lease_s > 0, "lease_s must be positive"),
             (every is None or every > 0, "reconcile_every_s must be positive, or None: only when it is asked for"),
             (
@@ -126,6 +132,7 @@ class Options(TypedDict, total=False):
     lease_s: float
     reconcile_every_s: float | None
     keys: Keys | None
+    ledger_retention_ms: int | None
     central: str | None
     central_token: str | None
     central_interval_s: float | None

@@ -12,7 +12,7 @@ import msgspec
 
 from twophp.core.call import Call, request_digest
 from twophp.core.intent import Intent, Mode, Phase
-from twophp.core.records import Instant
+from twophp.core.records import Instant, JournalEvent
 
 Actor: TypeAlias = Literal["client", "server"]
 
@@ -119,6 +119,20 @@ def client_entry(call: Call, writer: Writer) -> LedgerEntry:
         client_id_is_proxy=False,
         settled_at=call.settled_at,
         request_digest=request_digest(call),
+    )
+
+
+def purged_line(entry: LedgerEntry, now: Instant) -> JournalEvent:
+    """The line that a row leaves when it is forgotten: a row that is missing without one was taken away (A-59)."""
+    return JournalEvent(
+        kind="entry",
+        subject=entry.server_correlation_id if entry.actor == "server" else entry.client_correlation_id,
+        event="purged",
+        before=entry.phase,
+        after=Phase.ABSENT,
+        at=now,
+        observed_at=now,
+        detail=f"{entry.actor} row, version {entry.version}, synced {entry.sync_timestamp}",
     )
 
 

@@ -37,6 +37,7 @@ from twophp.ports import (
     Load,
     Obligations,
     Part,
+    Purge,
     Put,
     Question,
     Stalled,
@@ -88,6 +89,7 @@ class MemoryStore:
         self._entries: dict[int, LedgerEntry] = {}
         self._pairs: dict[tuple[str, str, str], int] = {}
         self._unsynced: dict[int, None] = {}
+        self._left: dict[int, None] = {}  # Ledger rows that their records left behind.
         self._lines: list[tuple[int, JournalEvent]] = []
         self._digests: list[bytes] = []
         self._kept: dict[str, str] = {}
@@ -116,7 +118,7 @@ class MemoryStore:
         with self._lock:
             self._now = now = max(self._clock(), self._now)  # A-29
             change = decide(View(keys, self._found, now))
-            if change.puts or change.drops or change.journal or change.statements or change.synced:
+            if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:
                 self._apply(change, keys)
             return change.answer
 
@@ -131,6 +133,8 @@ class MemoryStore:
             self._lines.append((_NO_RECORD, event))
         for synced in change.synced:
             self._mark(synced)
+        for purge in change.purges:
+            self._purge(purge)
         for slot in put:
             at = slot.record.due_at
             if at is not None and slot.keys:  # Without keys it was dropped again.
@@ -210,6 +214,8 @@ class MemoryStore:
         if isinstance(slot.record, WrittenOnce | Fence):
             raise StoreError(f"{key}: what is written once stays", code="constraint")
         self._move(slot, slot.record, ())
+        if slot.id in self._entries:
+            self._set(self._left, slot.id, None)
         for part in _PARTS:
             self._set(self._seals, (slot.id, part), _NOTHING)
 
@@ -274,6 +280,20 @@ class MemoryStore:
             if id_ in self._entries and self._entries[id_].version == entry.version:
                 self._entries[id_] = replace(self._entries[id_], sync_timestamp=synced.at)
                 self._unsynced.pop(id_, None)
+
+    async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
+        """See ``Store.outlived``."""
+        with self._lock:
+            left = [self._entries[id_] for id_ in self._left]
+        found = [(row.sync_timestamp, row) for row in left if row.sync_timestamp is not None]
+        found = sorted((one for one in found if one[0] < before), key=lambda one: one[0])
+        return [row for _at, row in found[:limit]]
+
+    def _purge(self, purge: Purge) -> None:
+        id_ = self._pairs.get(_pair(purge.entry), _NO_RECORD)
+        if id_ in self._left and id_ not in self._unsynced and self._entries[id_] == purge.entry:
+            del self._left[id_], self._entries[id_], self._pairs[_pair(purge.entry)]
+            self._lines.append((id_, purge.line))
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""

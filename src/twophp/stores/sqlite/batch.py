@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from twophp.core.errors import StoreError
 from twophp.core.records import Instant, JournalEvent, Key, Sealed
-from twophp.ports import Change, Clock, Decide, Part, Put, Statement, Synced
+from twophp.ports import Change, Clock, Decide, Part, Purge, Put, Statement, Synced
 from twophp.stores.journal import hash_line
 from twophp.stores.sqlite.known import Known, Slot
 from twophp.stores.sqlite.sql import sql
@@ -38,6 +38,7 @@ _DESTROY_SEAL: Final = sql("destroy_seal")
 _DESTROY_SEALS: Final = sql("destroy_seals")
 _APPEND_JOURNAL: Final = sql("append_journal")
 _MARK_SYNCED: Final = sql("mark_synced")
+_PURGE_ENTRY: Final = sql("purge_entry")
 _ADVANCE_SYNCED: Final = Statement(sql=sql("advance_synced"), rows=[()])
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 
@@ -112,7 +113,7 @@ class Batch:
                 outcomes.append(Failure(error))
                 continue
             outcomes.append(change.answer)
-            if change.puts or change.drops or change.journal or change.statements or change.synced:
+            if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:
                 self._apply(change)
         if self.changed:
             self._write()
@@ -150,6 +151,8 @@ class Batch:
             self._statements.extend(change.statements)
         if change.synced:
             self._statements.extend(_marks(change.synced))
+        for purge in change.purges:
+            self._purge(purge)
 
     def _put(self, put: Put) -> int:
         """Take the record's next version up, and say under which id it is kept."""
@@ -183,6 +186,14 @@ class Batch:
         if not slot.is_new:
             self._frees[slot.table.delete].append((slot.id,))
             self._frees[_DESTROY_SEALS].append((slot.id,))
+
+    def _purge(self, purge: Purge) -> None:
+        """At once: no record is left that could bring another version of the row within this batch."""
+        row = purge.entry
+        facts = row.client_correlation_id, row.server_correlation_id, row.actor, row.version, row.sync_timestamp
+        id_ = self._execute(_PURGE_ENTRY, facts).get
+        if id_ is not None:
+            self._chain(id_, (purge.line,))
 
     def _rekey(self, slot: Slot, keys: tuple[Key, ...]) -> None:
         slots = self._slots

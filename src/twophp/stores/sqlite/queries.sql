@@ -245,6 +245,22 @@ UPDATE head SET synced = coalesce(
 UPDATE entry SET sync_timestamp = ?
 WHERE client_correlation_id = ? AND server_correlation_id = ? AND actor = ? AND version = ?;
 
+-- name: entries_outlived
+SELECT entry.* FROM entry INDEXED BY entry_synced WHERE sync_timestamp < ?
+AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id)
+AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id)
+AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = entry.id)
+ORDER BY sync_timestamp LIMIT ?;
+
+-- name: purge_entry
+-- Looked at once more: nobody may have changed it, or brought its record back.
+DELETE FROM entry
+WHERE client_correlation_id = ? AND server_correlation_id = ? AND actor = ? AND version = ? AND sync_timestamp = ?
+AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id)
+AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id)
+AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = entry.id)
+RETURNING id;
+
 -- name: entries_of_tree
 WITH RECURSIVE called (client_id) AS (
     VALUES (?1)
@@ -401,6 +417,16 @@ AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'job' AND after = '
 SELECT seq, subject FROM journal WHERE kind = 'call' AND before = 'ABSENT'
 AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = journal.record)
 AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'call' AND after = 'ABSENT');
+
+-- name: entries_gone
+-- The record was forgotten and left a row behind, which is not there; and no line says that it was purged.
+SELECT min(seq), subject FROM journal
+WHERE (kind = 'intent' AND before = 'ABSENT' OR kind = 'call' AND after NOT IN ('ABSENT', 'SENT'))
+AND NOT EXISTS (SELECT 1 FROM entry WHERE entry.id = record)
+AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = record)
+AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = record)
+AND NOT EXISTS (SELECT 1 FROM journal AS line WHERE line.record = journal.record AND line.kind = 'entry')
+GROUP BY record ORDER BY record;
 
 -- name: entries_without_call
 SELECT journal.seq, journal.subject, journal.after, entry.client_correlation_id, entry.phase FROM entry

@@ -97,6 +97,10 @@ class SQLiteStore:
         change = Change(answer=None, synced=(Synced(entries, at),))
         await self._writer.transact((), lambda _records: change)
 
+    async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
+        """See ``Store.outlived``: a range of an index on the time of arrival."""
+        return [entry_of(row) for row in self._read(sql("entries_outlived"), (before, limit))]
+
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""
         return await self._ask(*asked(question), entry_of)

@@ -57,7 +57,7 @@ What: TypeAlias = Literal[
     "record_missing",  # A record was deleted and no line says that it was forgotten.
     "seal_missing",  # The payload or the response that a record says it has was deleted.
     "entry_differs",  # A ledger row is not what its record says.
-    "entry_missing",  # A record's ledger row was deleted.
+    "entry_missing",  # A ledger row was deleted, and no line says that it was purged.
 ]
 
 
@@ -324,6 +324,11 @@ class _Inspection:
             for seq, subject in self._execute(sql(f"{kind}s_gone")):
                 message = f"{kind} {subject}: registered by line {seq}, gone, and no line says that it was forgotten"
                 self._find("record_missing", message, seq=seq, subject=subject)
+        for seq, subject in self._execute(sql("entries_gone")):
+            message = (
+                f"the ledger row of {subject}, registered by line {seq}, is missing, and no line says it was purged"
+            )
+            self._find("entry_missing", message, seq=seq, subject=subject)
         self._check_rows_of_the_forgotten("entries_without_intent", "server_correlation_id")
         self._check_rows_of_the_forgotten("entries_without_call", "client_correlation_id")
 

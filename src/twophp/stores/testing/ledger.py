@@ -7,11 +7,11 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import asdict, replace
 
-from twophp.core.entry import FIELDS, server_entry
+from twophp.core.entry import FIELDS, LedgerEntry, purged_line, server_entry
 from twophp.core.errors import StoreError
-from twophp.core.intent import Phase
+from twophp.core.intent import Phase, by_pair
 from twophp.core.obligation import Commit, by_id, decide
-from twophp.ports import Change, Find, Records, Synced, Tail
+from twophp.ports import Change, Find, Purge, Records, Synced, Tail
 from twophp.stores.testing.capability import shows
 from twophp.stores.testing.scene import (
     EVERYTHING,
@@ -43,6 +43,20 @@ BROKEN: Final[list[dict[str, Any]]] = [
     {"version": 0},
     {"outcome": Phase.WAITING_CONFIRM},
 ]
+
+
+EVERYTHING_SINCE: Final = T0 + 10**12
+
+
+async def _forget(store: AuditableStore, name: str) -> None:
+    key = by_pair(f"client-{name}", f"server-{name}")
+    await store.transact((key,), lambda _records: Change(answer=None, drops=(key,)))
+
+
+async def purge(store: AuditableStore, *rows: LedgerEntry) -> None:
+    """Ask for these to be forgotten."""
+    purges = tuple(Purge(row, purged_line(row, store.now())) for row in rows)
+    await store.transact((), lambda _records: Change(answer=None, purges=purges))
 
 
 class LedgerContract(Stage):
@@ -182,6 +196,44 @@ class LedgerContract(Stage):
         await store.transact((key,), lambda records: commit(records, version=2))
         assert await store.changes(10) == []
         assert (await read(store, key)).state == "Committed"
+
+    @shows("A-59", "A-57")
+    async def test_a_row_is_purged_once_it_arrived_and_its_record_is_gone(self, store: AuditableStore) -> None:
+        """It leaves a line; what was not sent stays, and so does what may still be asked for."""
+        for name in ("1", "2", "3"):
+            await settle(store, await confirm(store, await register(store, name)))
+        first, _second, third = await store.changes(10)
+        await store.synced([first, third], T0 + 5)
+        for name in ("1", "2"):
+            await _forget(store, name)
+        assert await store.outlived(T0 + 5, 10) == []
+        outlived = await store.outlived(T0 + 6, 10)
+        assert [row.client_correlation_id for row in outlived] == ["client-1"]
+        before = len(await verified_journal(store))
+        await purge(store, *await store.entries(Tail()))
+        assert {row.client_correlation_id for row in await store.entries(Tail())} == {"client-2", "client-3"}
+        lines = (await verified_journal(store))[before:]
+        assert [(line.event.kind, line.event.subject, line.event.event) for line in lines] == [
+            ("entry", "server-1", "purged")
+        ]
+        assert (lines[0].record, await store.outlived(EVERYTHING_SINCE, 10)) == (1, [])
+        assert [row.client_correlation_id for row in await store.changes(10)] == ["client-2"]
+
+    @shows("A-59", "A-57")
+    async def test_a_row_that_was_marked_anew_meanwhile_is_not_purged(self, store: AuditableStore) -> None:
+        """What was looked at is purged, or nothing; the oldest first, and as many as were asked for."""
+        for name in ("1", "2"):
+            await settle(store, await confirm(store, await register(store, name)))
+        first, second = await store.changes(10)
+        await store.synced([second], T0 + 5)
+        await store.synced([first], T0 + 6)
+        for name in ("1", "2"):
+            await _forget(store, name)
+        (outlived,) = await store.outlived(EVERYTHING_SINCE, 1)
+        assert outlived.client_correlation_id == "client-2"
+        await store.synced([outlived], T0 + 7)
+        await purge(store, outlived)
+        assert len(await store.entries(Tail())) == len([first, second])
 
     async def test_acknowledging_what_nobody_knows_does_nothing(self, store: AuditableStore) -> None:
         """Nor does an empty acknowledgement."""
