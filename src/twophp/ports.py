@@ -189,6 +189,13 @@ class Store(Protocol):
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         ...
 
+    async def restamp(self, issued: str) -> None:
+        """The ledger's GUID is ``issued`` from now on: in every row, and under ``service_ledger_id`` for good.
+
+        If it is interrupted the GUID is the old one still, and whoever asks again finishes it.
+        """
+        ...
+
     async def reopen(self) -> None:
         """Start over after StorePoisoned. From then on, reading a key tells for good what a CommitUnknown became."""
         ...

@@ -21,6 +21,7 @@ from tests.asgi_frameworks.serving import served, wrapped
 from tests.central.served import KEY, Central, central
 from tests.cli.world import NAMES, Participant, fan_out, participants
 from tests.client.shop import Shop
+from tests.client.shop import ledger as ledger_rows
 from twophp.central.pull import management_token
 from twophp.client import TwoPhaseTransport
 from twophp.core.entry import Writer
@@ -98,6 +99,8 @@ async def test_rows_leave_under_the_guid_that_was_issued(tmp_path: Path) -> None
         async with participants(tmp_path, "serviceA") as who:
             await who["serviceA"].registers(1)
             assert await shipper(who["serviceA"], here.url, secret).ship() == 1
+            assert {row.service_ledger_id for row in await who["serviceA"].store.entries(Tail())} == {guid}
+            assert await who["serviceA"].store.kept("service_ledger_id", "another") == guid
         (row,) = here.get("/v1/entries")["rows"]
         assert row["service_ledger_id"] == guid
 
@@ -304,13 +307,16 @@ async def test_requests_are_answered_while_the_central_ledger_hangs_and_shutdown
     await store.close()
 
 
-@pytest.mark.req("P-9.1-c", "P-9.4-c", "P-9.8-15", "P-9.7-b", "P-9.4-b", "OBL-OV-1")
+@pytest.mark.req("P-9.1-c", "P-9.4-c", "P-9.8-15", "P-9.7-b", "P-9.4-b", "OBL-OV-1", "A-59")
 def test_both_sides_send_their_rows_by_themselves(tmp_path: Path) -> None:
-    """A real client, a real service and a real central ledger: one call, two rows, one pair."""
+    """A real client, a real service and a real central ledger: one call, two rows, one pair.
+
+    Both were registered before, so the GUIDs they claim are not theirs: they write as whom they are known.
+    """
     (tmp_path / "c").mkdir()
     with central(tmp_path / "c") as here:
         shop = Shop(tmp_path)
-        token = here.token("orders", "service")
+        (token, orders_id), (other_token, checkout_id) = here.join("orders"), here.join("checkout")
         app = wrapped(shop.app, tmp_path, central=here.url, central_token=token, central_interval_s=0.05)
         with served(app) as running:
             transport = TwoPhaseTransport(
@@ -319,7 +325,7 @@ def test_both_sides_send_their_rows_by_themselves(tmp_path: Path) -> None:
                 allow_insecure=True,
                 targets={running.url: "orders"},
                 central=here.url,
-                central_token=here.token("checkout", "service"),
+                central_token=other_token,
                 central_interval_s=3600.0,
             )
             with httpx.Client(transport=transport) as http:
@@ -332,7 +338,10 @@ def test_both_sides_send_their_rows_by_themselves(tmp_path: Path) -> None:
         assert b"canary-payload" not in here.database()
         services = {one["name"]: one["rows"] for one in here.get("/v1/services")["services"]}
         assert services == {"orders": 1, "checkout": 1}
-    for name in ("orders", "checkout"):  # Everything that left did so under an obligation.
+    for name, guid in (("orders", orders_id), ("checkout", checkout_id)):
+        (own,) = ledger_rows(tmp_path / f"{name}.db")  # Verified with it.
+        assert own.service_ledger_id == guid
+        # Everything that left did so under an obligation.
         with reading_obligations(str(tmp_path / f"{name}.db")) as ledger:
             found = asyncio.run(ledger.tally())
         assert {(one.flow, one.state) for one in found} == {("tier2_shipment", "Committed")}

@@ -72,7 +72,11 @@ class Server:
         owing = self.outbox if rules.owes else None
         self.obligations = Obligations(store, vault, settings.service, mint=mint, rules=rules, outbox=owing, told=told)
         to = settings.shipping()
-        self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=mint, told=told)
+        self._shipper = None
+        if to is not None:
+            self._shipper = Shipper(
+                store, writer, to, encode=encode_batch, mint=mint, told=told, renamed=self._write_as
+            )
         if self._shipper is not None and to is not None and to.events:
             observer = observed_by(*(one for one in (observer, Publishing(self._shipper.wake)) if one is not SILENT))
         letters = settings.outgoing.hooks.letters
@@ -103,6 +107,9 @@ class Server:
         return await self.executions.outcome(
             intent, self.policy_of(intent).processing_timeout_ms if wait_ms is None else wait_ms
         )
+
+    def _write_as(self, writer: Writer) -> None:
+        self.intents.write_as(writer)
 
     def start(self) -> None:
         """Begin to sweep, to renew and to deliver, once: crashed handlers may be run from here on."""

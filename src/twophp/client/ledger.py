@@ -40,8 +40,9 @@ class Ledger:
         self._driven: dict[str, tuple[int, int]] = {}  # Fence, and when it was last written.
         self._stopping = asyncio.Event()
         to = settings.shipping()
-        self._shipper = None if to is None else Shipper(store, writer, to, encode=encode_batch, mint=settings.mint)
-        if self._shipper is not None:
+        self._shipper = None
+        if to is not None:
+            self._shipper = Shipper(store, writer, to, encode=encode_batch, mint=settings.mint, renamed=self._write_as)
             self._shipper.start()
         self._heart = asyncio.get_running_loop().create_task(self._beat())
 
@@ -60,6 +61,9 @@ class Ledger:
         if self._shipper is not None:
             await self._shipper.close()
         await self.store.close()
+
+    def _write_as(self, writer: Writer) -> None:
+        self._writer = writer
 
     async def look(self, client_correlation_id: str) -> Call | None:
         """The call as it is."""

@@ -136,6 +136,18 @@ def purged_line(entry: LedgerEntry, now: Instant) -> JournalEvent:
     )
 
 
+LEDGER_ID: Final = "service_ledger_id"
+"""The setting under which a store keeps the GUID of its rows."""
+
+
+def restamped_line(before: str, issued: str, now: Instant) -> JournalEvent:
+    """The line that says since when the ledger has another GUID (A-59)."""
+    event = "restamped"
+    return JournalEvent(
+        kind="ledger", subject=issued, event=event, before=before, after=issued, at=now, observed_at=now
+    )
+
+
 def payload_ref(server_correlation_id: str) -> str:
     """Where the payload lies: in the writer's own vault, under the intent's id."""
     return f"vault:{server_correlation_id}/payload"

@@ -208,6 +208,10 @@ class Intents:
         put = Put(record=intent, entry=entry, journal=decision.steps, seals=seals)
         return Change(answer=decision, puts=(put, *more), statements=statements)
 
+    def write_as(self, writer: Writer) -> None:
+        """Rows are this writer's from now on: the central ledger has issued another GUID (A-59)."""
+        self._writer = writer
+
     async def _open(self, intent: Intent, part: Part) -> bytes | None:
         sealed = await self._store.unseal(key_of(intent), part)
         if sealed is None:

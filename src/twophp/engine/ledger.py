@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twophp.core.entry import Writer
+from twophp.core.entry import LEDGER_ID, Writer
 from twophp.core.errors import ConfigError
 from twophp.ports import MintId, Store
 
@@ -20,4 +20,4 @@ async def open_ledger(store: Store, service: str, mint: MintId) -> Writer:
     if owner != service:
         message = f"the store belongs to the service {owner!r}, not to {service!r}; give each service its own"
         raise ConfigError(message, code="other_service")
-    return Writer(source=service, service_ledger_id=await store.kept("service_ledger_id", mint()))
+    return Writer(source=service, service_ledger_id=await store.kept(LEDGER_ID, mint()))

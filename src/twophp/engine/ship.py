@@ -7,7 +7,7 @@ bounded batch at a time, oldest change first. Each batch leaves under an obligat
 so a central ledger that stays away is found by the leak scan.
 
 A service registers its ledger under the GUID it claimed at its first start (A-59). If the central ledger knows the
-credential under another, rows are stamped with that one as they leave.
+credential under another, that one becomes the ledger's own: its rows are stamped anew before the first of them leaves.
 
     nothing left       the central ledger is told so now and then; it tells a row that is late from one that is lost
     429, 503           wait as long as it says
@@ -158,6 +158,8 @@ class NotTaken(DeliveryFailed):
         self.retry_after_s = retry_after_s
 
 
+Renamed: TypeAlias = Callable[[Writer], None]
+"""Told as whom rows are written from now on."""
 RowKey: TypeAlias = tuple[str, str, str, int]
 
 
@@ -165,7 +167,15 @@ class Shipper:
     """Sends one store's rows, in a task of its own between ``start`` and ``close``."""
 
     def __init__(
-        self, store: Store, writer: Writer, to: Shipping, *, encode: Encode, mint: MintId, told: Told | None = None
+        self,
+        store: Store,
+        writer: Writer,
+        to: Shipping,
+        *,
+        encode: Encode,
+        mint: MintId,
+        told: Told | None = None,
+        renamed: Renamed | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -181,6 +191,7 @@ class Shipper:
             attempt_ms=round(to.timeout_s * 1_000),
             told=told,
         )
+        self._renamed = renamed
         self._registered_as: str | None = None
         self._refused: dict[RowKey, None] = {}
         self._failures = 0
@@ -288,8 +299,18 @@ class Shipper:
             raise _not_taken(answer)
         found = _decoded(answer.body, _Registered)
         if found.service_ledger_id != self._writer.service_ledger_id:
-            log.warning("the central ledger knows this service as %s; rows are sent as that", found.service_ledger_id)
+            log.warning(
+                "the central ledger knows this service as %s; rows are written as that", found.service_ledger_id
+            )
+            await self._rename(found.service_ledger_id)
         return found.service_ledger_id
+
+    async def _rename(self, issued: str) -> None:
+        """New rows first, then those that are there: none is written under the old GUID after that."""
+        self._writer = msgspec.structs.replace(self._writer, service_ledger_id=issued)
+        if self._renamed is not None:
+            self._renamed(self._writer)
+        await self._store.restamp(issued)
 
     async def _push(self, rows: Sequence[LedgerEntry], *, drained: bool) -> int | None:
         """Send under a shipment and note what was acknowledged; None if another worker is sending.

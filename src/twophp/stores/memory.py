@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from twophp.core.entry import LedgerEntry, broken_rules
+from twophp.core.entry import LEDGER_ID, LedgerEntry, broken_rules, restamped_line
 from twophp.core.errors import StoreError
 from twophp.core.fence import Fence
 from twophp.core.intent import Intent, Phase, by_pair
@@ -389,6 +389,14 @@ class MemoryStore:
     async def kept(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         return self._kept.setdefault(name, value)
+
+    async def restamp(self, issued: str) -> None:
+        """See ``Store.restamp``."""
+        with self._lock:
+            for id_, entry in self._entries.items():
+                self._entries[id_] = replace(entry, service_ledger_id=issued)
+            before, self._kept[LEDGER_ID] = self._kept.get(LEDGER_ID, ""), issued
+            self._lines.append((_NO_RECORD, restamped_line(before, issued, self.now())))
 
     async def close(self) -> None:
         """See ``Store.close``. There is nothing to finish."""

@@ -37,6 +37,15 @@ SELECT value FROM meta WHERE name = ?;
 -- name: keep_meta
 INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING;
 
+-- name: replace_meta
+INSERT OR REPLACE INTO meta VALUES (?, ?);
+
+-- name: last_entry
+SELECT coalesce(max(id), 0) FROM entry;
+
+-- name: restamp_entries
+UPDATE entry SET service_ledger_id = ?1 WHERE id > ?2 AND id <= ?3 AND service_ledger_id <> ?1;
+
 -- name: intents_by_client_id
 SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent ON client_correlation_id = wanted.value;
 

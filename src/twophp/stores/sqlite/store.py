@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import apsw
 
-from twophp.core.entry import LedgerEntry
+from twophp.core.entry import LEDGER_ID, LedgerEntry, restamped_line
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
-from twophp.ports import Change, Clock, Decide, JournalLine, Load, Obligations, Part, Question, Statement, Synced, Tally
+from twophp.ports import (
+    Change,
+    Clock,
+    Decide,
+    JournalLine,
+    Load,
+    Obligations,
+    Part,
+    Question,
+    Records,
+    Statement,
+    Synced,
+    Tally,
+)
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import migrate, open_connection, translate
 from twophp.stores.sqlite.questions import asked, obligations_asked
@@ -22,6 +35,9 @@ from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+
+RESTAMPED_AT_A_TIME: Final = 2_000
 
 
 class SQLiteStore:
@@ -130,6 +146,21 @@ class SQLiteStore:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         await self._execute(Statement(sql=sql("keep_meta"), rows=[(name, value)]))
         return str(self._read(sql("read_meta"), (name,))[0][0])
+
+    async def restamp(self, issued: str) -> None:
+        """See ``Store.restamp``: the rows a bounded number at a time, the setting with its line last."""
+        (last,) = self._read(sql("last_entry"), ())[0]
+        for after in range(0, last, RESTAMPED_AT_A_TIME):
+            rows = [(issued, after, after + RESTAMPED_AT_A_TIME)]
+            await self._execute(Statement(sql=sql("restamp_entries"), rows=rows))
+        before = self._read(sql("read_meta"), (LEDGER_ID,))
+        keep = Statement(sql=sql("replace_meta"), rows=[(LEDGER_ID, issued)])
+
+        def change(records: Records) -> Change:
+            line = restamped_line(before[0][0] if before else "", issued, records.now)
+            return Change(answer=None, journal=(line,), statements=(keep,))
+
+        await self._writer.transact((), change)
 
     async def reopen(self) -> None:
         """See ``Store.reopen``. Whoever comes while another is at it finds it done."""

@@ -19,7 +19,7 @@ import apsw
 import msgspec
 
 from twophp.core.call import IN_LEDGER, Call, call_facts
-from twophp.core.entry import LedgerEntry, Writer, client_entry, server_entry
+from twophp.core.entry import LEDGER_ID, LedgerEntry, Writer, client_entry, server_entry
 from twophp.core.errors import ConfigError, JournalBroken
 from twophp.core.intent import SETTLED, Intent, fixed_facts, outcome_facts
 from twophp.core.records import JournalEvent
@@ -351,7 +351,7 @@ def _named(record: Intent | Call) -> tuple[str, str]:
 
 def _writer(connection: apsw.Connection) -> Writer | None:
     """Who wrote this ledger, if the store was told."""
-    source, ledger_id = kept(connection, "service"), kept(connection, "service_ledger_id")
+    source, ledger_id = kept(connection, "service"), kept(connection, LEDGER_ID)
     return Writer(source=source, service_ledger_id=ledger_id) if source and ledger_id else None
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import asdict, replace
 
-from twophp.core.entry import FIELDS, LedgerEntry, purged_line, server_entry
+from twophp.core.entry import FIELDS, LEDGER_ID, LedgerEntry, purged_line, server_entry
 from twophp.core.errors import StoreError
 from twophp.core.intent import Phase, by_pair
 from twophp.core.obligation import Commit, by_id, decide
@@ -234,6 +234,21 @@ class LedgerContract(Stage):
         await store.synced([outlived], T0 + 7)
         await purge(store, outlived)
         assert len(await store.entries(Tail())) == len([first, second])
+
+    @shows("A-59")
+    async def test_another_guid_is_the_ledgers_own_in_every_row_and_for_good(self, store: AuditableStore) -> None:
+        """What the rows say else stays, and whether they were sent."""
+        assert await store.kept(LEDGER_ID, "claimed") == "claimed"
+        for name in ("1", "2"):
+            await register(store, name)
+        first, second = await store.changes(10)
+        await store.synced([first], T0 + 5)
+        await store.restamp("issued")
+        assert await store.changes(10) == [replace(second, service_ledger_id="issued")]
+        assert {row.service_ledger_id for row in await store.entries(Tail())} == {"issued"}
+        assert await store.kept(LEDGER_ID, "another") == "issued"
+        line = (await verified_journal(store))[-1].event
+        assert (line.event, line.before, line.after) == ("restamped", "claimed", "issued")
 
     async def test_acknowledging_what_nobody_knows_does_nothing(self, store: AuditableStore) -> None:
         """Nor does an empty acknowledgement."""
