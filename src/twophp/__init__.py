@@ -8,12 +8,15 @@ from twophp.engine.guards import fresh_credential, hmac_guard, late_confirm_sign
 from twophp.engine.identify import Principal, anonymous, bearer_jwt, mutual_tls, scope_user
 from twophp.engine.logs import JsonFormatter
 from twophp.engine.requests import Head
+from twophp.stores.keys import dev_ephemeral_key
+from twophp.stores.vault import KeyRing
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Head",
     "JsonFormatter",
+    "KeyRing",
     "Policy",
     "Principal",
     "Quota",
@@ -23,6 +26,7 @@ __all__ = [
     "anonymous",
     "bearer_jwt",
     "current_intent",
+    "dev_ephemeral_key",
     "fresh_credential",
     "hmac_guard",
     "late_confirm_signature",

@@ -10,6 +10,7 @@ PUBLIC = {
     "twophp": [
         "Head",
         "JsonFormatter",
+        "KeyRing",
         "Policy",
         "Principal",
         "Quota",
@@ -19,6 +20,7 @@ PUBLIC = {
         "anonymous",
         "bearer_jwt",
         "current_intent",
+        "dev_ephemeral_key",
         "fresh_credential",
         "hmac_guard",
         "late_confirm_signature",

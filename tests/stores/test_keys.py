@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores.orders import T0, HandClock, orders
+from twophp import dev_ephemeral_key
 from twophp.core.errors import ConfigError, KeyMissing, StoreUnavailable, TwoPHPError, VaultError
 from twophp.core.identity import seal_context
 from twophp.engine.ledger import open_ledger
@@ -46,6 +47,43 @@ def code_of(error: pytest.ExceptionInfo[TwoPHPError]) -> str:
 def no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TWOPHP_KEYS", raising=False)
     monkeypatch.delenv("TWOPHP_KEYS_FILE", raising=False)
+
+
+# A ring that somebody has.
+
+
+@pytest.mark.req("A-62")
+def test_a_provider_is_asked_again_and_one_that_fails_takes_nothing_down(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = KeyRing({"1": b"a" * 32}, "1"), f"2:{B},1:{A}"
+    in_force: list[KeyRing | str] = [first]
+    vault = open_vault("memory:", lambda: in_force[-1])
+    assert isinstance(vault, AesGcmVault)
+    old = vault.seal(b"old", context=CONTEXT)
+    in_force.append(second)
+    by_another = open_vault("memory:", second).seal(b"theirs", context=CONTEXT)
+    assert vault.open(by_another, context=CONTEXT) == b"theirs", "a key that is missing is asked for"
+    new = vault.seal(b"new", context=CONTEXT)
+    assert (key_name(old), key_name(new)) == (b"1", b"2")
+    in_force.clear()
+    with pytest.raises(KeyMissing):
+        vault.open(open_vault("memory:").seal(b"", context=CONTEXT), context=CONTEXT)
+    assert "could not be asked for" in caplog.text
+    assert [vault.open(one, context=CONTEXT) for one in (old, new)] == [b"old", b"new"]
+
+
+@pytest.mark.req("A-62")
+def test_a_provider_without_a_ring_stops_the_start() -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_vault("memory:", lambda: b"no ring")  # type: ignore[arg-type]
+    assert code_of(refused) == "bad_key_ring"
+
+
+@pytest.mark.req("A-62")
+def test_a_key_for_tests_leaves_nothing_behind(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/orders.db"
+    sealed = open_vault(url, dev_ephemeral_key).seal(b"one", context=CONTEXT)
+    assert open_vault(url, dev_ephemeral_key()).open(sealed, context=CONTEXT) == b"one", "one for the process"
+    assert list(tmp_path.iterdir()) == []
 
 
 # A ring that is spelled.

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -24,7 +26,9 @@ import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
-from twophp.stores.vault import KeyRing, mint_key
+from twophp.stores.vault import AesGcmVault, KeyRing, mint_key
+
+log: Final = logging.getLogger("twophp.vault")
 
 KEYS_VARIABLE: Final = "TWOPHP_KEYS"
 KEYS_FILE_VARIABLE: Final = "TWOPHP_KEYS_FILE"
@@ -36,8 +40,10 @@ RETIRE_GRACE_MS: Final = 60_000
 
 _ENTRY: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):([A-Za-z0-9+/_=-]+)")
 
-Keys: TypeAlias = KeyRing | str
-"""A ring, or one written as in ``TWOPHP_KEYS``."""
+Provider: TypeAlias = Callable[[], KeyRing | str]
+"""Returns the ring in force, as it has it at hand: it is asked on the event loop, see ``provided_vault``."""
+Keys: TypeAlias = KeyRing | str | Provider
+"""A ring, one written as in ``TWOPHP_KEYS``, or whoever has it."""
 
 
 class RingKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,11 +132,50 @@ def _parse_entry(entry: str, number: int, where: str) -> tuple[str, bytes]:
         raise ConfigError(message, code="bad_key_ring") from error
 
 
+def read_keys(keys: Keys) -> KeyRing:
+    """The ring that was given."""
+    given = keys() if callable(keys) else keys
+    if isinstance(given, str):
+        return parse_keys(given, "keys=")
+    if not isinstance(given, KeyRing):
+        raise ConfigError("keys= must give a KeyRing, or one written as in TWOPHP_KEYS", code="bad_key_ring")
+    return given
+
+
+def provided_vault(provider: Provider) -> AesGcmVault:
+    """A vault that asks for the ring again: before a seal, at most once a second, and for a key it does not have.
+
+    A provider that fails later does not take the service down: what it gave last goes on until it answers again.
+    """
+    rings = [read_keys(provider)]
+
+    def reload() -> KeyRing | None:
+        try:
+            newer = read_keys(provider)
+        except Exception:
+            log.exception("the keys could not be asked for; those that were given last are used")
+            return None
+        known, rings[0] = rings[0], newer
+        return None if (newer.keys, newer.active) == (known.keys, known.active) else newer
+
+    return AesGcmVault(rings[0], reload)
+
+
+@cache
+def dev_ephemeral_key() -> KeyRing:
+    """A ring for tests, ``keys=dev_ephemeral_key``: one for the process, and kept nowhere.
+
+    What it has sealed never opens again once the process has ended.
+    """
+    log.warning("keys are ephemeral: what is sealed now does not open after this process")
+    return KeyRing.generate()
+
+
 def configured_keys(keys: Keys | None, environ: Mapping[str, str] | None = None) -> KeyRing | Path | None:
     """The ring that was given, the file that the environment names, or None when nothing is said."""
     environ = os.environ if environ is None else environ
     if keys is not None:
-        return parse_keys(keys, "keys=") if isinstance(keys, str) else keys
+        return read_keys(keys)
     text, path = environ.get(KEYS_VARIABLE), environ.get(KEYS_FILE_VARIABLE)
     if text and path:
         message = f"set {KEYS_VARIABLE} or {KEYS_FILE_VARIABLE}, not both"

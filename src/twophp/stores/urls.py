@@ -10,7 +10,7 @@ import msgspec
 from twophp.core.errors import ConfigError
 from twophp.ports import Clock, Store, Vault
 from twophp.stores.clock import system_clock
-from twophp.stores.keys import Keys, configured_keys
+from twophp.stores.keys import Keys, configured_keys, provided_vault
 from twophp.stores.memory import MemoryStore
 from twophp.stores.ring_file import KeysFile, RingFile, watching_vault
 from twophp.stores.sqlite import SQLiteStore
@@ -52,10 +52,12 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
 def open_vault(url: str, keys: Keys | None = None, *, clock: Clock = system_clock) -> Vault:
     """The vault for the store at ``url``.
 
-    Its ring is ``keys``, or what ``TWOPHP_KEYS`` or ``TWOPHP_KEYS_FILE`` says, or else: for SQLite the file beside the
-    database, made on the first start; for memory a ring that is forgotten with it.
+    Its ring is ``keys``, which may be a callable that has it; or what ``TWOPHP_KEYS`` or ``TWOPHP_KEYS_FILE`` says; or
+    else: for SQLite the file beside the database, made on the first start; for memory a ring that is forgotten with it.
     """
     where = parse_store_url(url)
+    if callable(keys):
+        return provided_vault(keys)
     source = ring_source(where, keys, clock=clock)
     if isinstance(source, RingFile):
         source.ensure(lambda: holds_seals(where.path))
