@@ -49,6 +49,7 @@ SETTINGS = {
     "quota": "what one principal may have open",
     "outgoing": "hooks, secrets, and the rules of what may leave",
     "obligations": "what obligations bound to an intent do ([obligations](obligations.md))",
+    "ledger_retention_ms": "how long a row is kept here after the central ledger has it ([the store](store.md))",
     "central": "where the central ledger is; also `TWOPHP_CENTRAL`",
     "central_token": "the service's token there; also `TWOPHP_CENTRAL_TOKEN`",
     "central_interval_s": "how often rows are sent",
