@@ -82,15 +82,15 @@ class Central:
 
 
 @contextmanager
-def central(folder: Path, *, port: int = 0, **settings: Any) -> Iterator[Central]:
-    """Serve one, over ``central.db`` in the folder. The socket listens from the first line on."""
+def central(folder: Path, *, port: int = 0, store_url: str | None = None, **settings: Any) -> Iterator[Central]:
+    """Serve one, over ``central.db`` in the folder or another database. The socket listens from the first line on."""
     listener = socket.create_server(("127.0.0.1", port))
     ready: list[Central] = []
     started = threading.Event()
     stop = threading.Event()
 
     async def serve() -> None:
-        store = await open_central(f"sqlite:///{folder}/central.db")
+        store = await open_central(store_url or f"sqlite:///{folder}/central.db")
         app = create_app(store, management_key=KEY, **settings)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         ready.append(Central(folder, url, app, asyncio.get_running_loop()))

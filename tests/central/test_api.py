@@ -20,11 +20,28 @@ from twophp.central.merkle import leaf_hash, verify_consistency, verify_inclusio
 from twophp.core.entry import FIELDS
 from twophp.wire.rows import decode_rows, encode_batch
 
+ONE_IS_ENOUGH = frozenset(
+    {
+        "test_what_is_no_batch_is_refused_as_a_whole",
+        "test_bodies_are_bounded_before_and_after_they_unfold",
+        "test_back_pressure_names_whose_fault_it_is_and_when_to_come_back",
+        "test_a_parameter_that_nobody_knows_is_refused_and_not_ignored",
+        "test_only_rows_come_in_whatever_else_was_sent",
+    }
+)
+"""What these show has nothing to do with the database, or looks into its file. All others are shown on both."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "here" in metafunc.fixturenames:
+        engines = ("sqlite",) if metafunc.function.__name__ in ONE_IS_ENOUGH else ("sqlite", "postgres")
+        metafunc.parametrize("store_url", engines, indirect=True, scope="module")
+
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Central]:
-    """One for all tests of this file: each brings services and ids of its own."""
-    with central(tmp_path_factory.mktemp("central")) as running:
+def here(tmp_path_factory: pytest.TempPathFactory, store_url: str | None) -> Iterator[Central]:
+    """One for all tests of this file and a database: each brings services and ids of its own."""
+    with central(tmp_path_factory.mktemp("central"), store_url=store_url) as running:
         yield running
 
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import socket
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -42,6 +43,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+on_both = pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True, scope="function")
+
+
 def shipper(who: Participant, url: str, secret: str, *, ledger_id: str = "", **how: Any) -> Shipper:
     """The one that the middleware and the client's ledger make, for a participant."""
     writer = Writer(source=who.name, service_ledger_id=ledger_id or mint_uuid())
@@ -53,10 +57,11 @@ def shipper(who: Participant, url: str, secret: str, *, ledger_id: str = "", **h
 @pytest.mark.req(
     "P-10.3-a", "P-10.4-a", "P-10.4-b", "P-10.4-c", "P-10.1-b", "P-9.5-c", "P-10.3-b", "P-10.3-c", "P-10.2-d"
 )
-async def test_eight_ledgers_become_the_drafts_fourteen_rows(tmp_path: Path) -> None:
+@on_both
+async def test_eight_ledgers_become_the_drafts_fourteen_rows(tmp_path: Path, store_url: str | None) -> None:
     await fan_out(tmp_path)
     (tmp_path / "c").mkdir()
-    with central(tmp_path / "c") as here:
+    with central(tmp_path / "c", store_url=store_url) as here:
         async with participants(tmp_path, *NAMES) as who:
             secrets = {name: here.token(name, "service") for name in NAMES}
             for name, one in who.items():
@@ -264,11 +269,14 @@ async def test_a_row_that_is_not_taken_holds_up_nobody_else(tmp_path: Path, capl
 async def test_requests_are_answered_while_the_central_ledger_hangs_and_shutdown_does_not_wait_for_it(
     tmp_path: Path,
 ) -> None:
-    """The shipper is held in the middle of its exchange; every handshake of that time is complete before it ends."""
-    asked, release = asyncio.Event(), asyncio.Event()
+    """Both shippers are held in the middle of an exchange before ten handshakes begin, and until they are over."""
+    held, both_are_held, release = 0, threading.Event(), asyncio.Event()
 
     async def answer(_path: str, _document: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
-        asked.set()
+        nonlocal held
+        held += 1
+        if held == 2:
+            both_are_held.set()
         await release.wait()
         return 500, {}, {}
 
@@ -288,17 +296,16 @@ async def test_requests_are_answered_while_the_central_ledger_hangs_and_shutdown
                     central_interval_s=0.05,
                 )
                 with httpx.Client(transport=transport) as http:
+                    http.post(f"{running.url}/orders", json={})
+                    assert both_are_held.wait(PATIENCE_S)
                     return [http.post(f"{running.url}/orders", json={}).status_code for _ in range(10)]
 
-            answers = await asyncio.to_thread(calls)
-            assert answers == [200] * 10
-            async with asyncio.timeout(PATIENCE_S):
-                await asked.wait()
+            assert await asyncio.to_thread(calls) == [200] * 10
         assert not release.is_set(), "it hung the whole time, and the service has stopped nevertheless"
         release.set()
     store = SQLiteStore(str(tmp_path / "orders.db"), clock=system_clock)
     left = await store.changes(100)
-    assert len(left) == 10, "what was not sent is there for next time"
+    assert len(left) == 11, "what was not sent is there for next time"
     # Rows and what was kept of the calls are in one database, so they were written in one transaction.
     kept = [
         await store.unseal(by_pair(row.client_correlation_id, row.server_correlation_id), "response") for row in left
@@ -361,9 +368,12 @@ def _until(here: Central, well: Callable[[Sequence[Any]], bool], url: str) -> Se
 
 
 @pytest.mark.req("P-9.6-a", "P-9.6-b", "P-9.7-c", "P-13.5-b", "A-63", "P-2-h")
-def test_a_pull_brings_rows_at_once_and_only_with_the_management_credential(tmp_path: Path) -> None:
+@on_both
+def test_a_pull_brings_rows_at_once_and_only_with_the_management_credential(
+    tmp_path: Path, store_url: str | None
+) -> None:
     (tmp_path / "c").mkdir()
-    with central(tmp_path / "c") as here:
+    with central(tmp_path / "c", store_url=store_url) as here:
         shop = Shop(tmp_path)
         secret, guid = here.join("orders")
         app = wrapped(shop.app, tmp_path, management_token=management_token(KEY, "orders"))

@@ -9,11 +9,8 @@ from pathlib import Path
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from tests.postgres import postgres_url
 from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore
-
-__all__ = ["postgres_url"]
 
 ENGINES = ("memory", "sqlite", "postgres")
 _numbers = count(1)
