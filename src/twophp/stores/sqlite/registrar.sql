@@ -167,3 +167,58 @@ SELECT * FROM registrar_compensation WHERE logical_request_key = ? ORDER BY id L
 
 -- name: registrar_gate_now
 SELECT * FROM registrar_gate;
+
+-- Verification: the registrar's rows against the journal. --------------------------------------------------------------
+
+-- name: count_registrar_rows
+SELECT (SELECT count(*) FROM registrar_consumed) + (SELECT count(*) FROM registrar_verification)
+    + (SELECT count(*) FROM registrar_compensation) + (SELECT count(*) FROM registrar_fence)
+    + (SELECT count(*) FROM registrar_gate);
+
+-- name: registrar_rows_gone
+-- Lines whose row is not there. None of these rows may ever go; ids are unique over all tables.
+SELECT seq, subject, event FROM journal WHERE kind IN ('registration', 'gate') AND NOT EXISTS (
+    SELECT 1 FROM registrar_consumed WHERE id = journal.record
+    UNION ALL SELECT 1 FROM registrar_verification WHERE id = journal.record
+    UNION ALL SELECT 1 FROM registrar_compensation WHERE id = journal.record
+    UNION ALL SELECT 1 FROM registrar_fence WHERE id = journal.record
+    UNION ALL SELECT 1 FROM registrar_gate WHERE id = journal.record)
+ORDER BY seq;
+
+-- name: consumed_with_line
+-- Each consumed key with the line that registered it and the rows that were written beside it.
+SELECT journal.seq, journal.subject, journal.detail, journal.at,
+    inert.replay_key, inert.registered_at, inert.status, used.logical_request_key, used.used_at,
+    EXISTS (SELECT 1 FROM registrar_nonce WHERE authorization_nonce = consumed.authorization_nonce
+        AND owner_or_approval_binding = consumed.owner_or_approval_binding),
+    consumed.*
+FROM registrar_consumed AS consumed
+LEFT JOIN journal ON journal.record = consumed.id AND journal.kind = 'registration' AND journal.event = 'registered'
+LEFT JOIN registrar_registration AS inert ON inert.logical_request_key = consumed.logical_request_key
+LEFT JOIN registrar_nonce_use AS used
+    ON used.authorization_nonce = consumed.authorization_nonce AND used.used_for = 'registration'
+ORDER BY consumed.id;
+
+-- name: verdicts_with_line
+SELECT journal.seq, journal.subject, journal.event, journal.at,
+    verdict.logical_request_key, verdict.about || '_' || lower(verdict.verdict), verdict.verified_at
+FROM registrar_verification AS verdict LEFT JOIN journal ON journal.record = verdict.id ORDER BY verdict.id;
+
+-- name: compensations_with_line
+SELECT journal.seq, journal.subject, journal.event, journal.at,
+    compensation.logical_request_key, 'compensated', compensation.compensated_at
+FROM registrar_compensation AS compensation LEFT JOIN journal ON journal.record = compensation.id
+ORDER BY compensation.id;
+
+-- name: key_fences_with_line
+SELECT journal.seq, journal.subject, journal.fence, journal.at, fence.logical_request_key, fence.version, fence.fenced_at
+FROM registrar_fence AS fence
+LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = fence.id)
+ORDER BY fence.id;
+
+-- name: gates_with_line
+SELECT journal.seq, journal.after, journal.detail, journal.at,
+    iif(gate.is_open, 'OPEN', 'HOLD'), iif(gate.authority_ref = '', gate.reason, gate.authority_ref), gate.changed_at
+FROM registrar_gate AS gate
+LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = gate.id)
+ORDER BY gate.id;

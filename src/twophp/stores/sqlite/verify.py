@@ -24,6 +24,7 @@ from twophp.core.errors import ConfigError, JournalBroken
 from twophp.core.intent import SETTLED, Intent, fixed_facts, outcome_facts
 from twophp.core.records import JournalEvent
 from twophp.stores.journal import GENESIS, link
+from twophp.stores.sqlite import verify_registrar
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
@@ -129,7 +130,10 @@ class _Inspection:
         self._expect = expect
         self._progress = progress
         self._writer = _writer(connection)
-        self._total = int(self._execute(sql("count_to_verify")).get)
+        self._connection = connection
+        self._total = int(self._execute(sql("count_to_verify")).get) + int(
+            self._execute(sql("count_registrar_rows")).get
+        )
         self._looked_at = 0
         self._findings: list[Finding] = []
         self._count = 0
@@ -141,6 +145,7 @@ class _Inspection:
         for table in TABLES.values():
             self._check_records(table)
         self._check_what_is_gone()
+        self._check_registrar()
         self._progress(self._total, self._total)
         return Report(
             lines=lines,
@@ -331,6 +336,17 @@ class _Inspection:
             self._find("entry_missing", message, seq=seq, subject=subject)
         self._check_rows_of_the_forgotten("entries_without_intent", "server_correlation_id")
         self._check_rows_of_the_forgotten("entries_without_call", "client_correlation_id")
+
+    def _check_registrar(self) -> None:
+        try:
+            for problem in verify_registrar.rows_gone(self._connection):
+                self._find(problem.what, problem.message, seq=problem.seq, subject=problem.subject)
+            for problems in verify_registrar.rows_looked_at(self._connection):
+                self._look()
+                for problem in problems:
+                    self._find(problem.what, problem.message, seq=problem.seq, subject=problem.subject)
+        except UnicodeDecodeError:
+            self._find("record_differs", "a row of the registrar, or a line about it, holds text that cannot be read")
 
     def _check_rows_of_the_forgotten(self, statement: str, id_name: str) -> None:
         for seq, *said, subject, phase in self._execute(sql(statement)):

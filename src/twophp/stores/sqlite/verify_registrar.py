@@ -1,0 +1,95 @@
+"""Verification of the registrar's rows: triggers keep them from being changed, and this shows when somebody went round.
+
+A consumed key is bound by its line: the line has the replay key, and the replay key is the digest of what was meant, so
+an edited row cannot have its own digest. The inert row and the use of the nonce were written in the same transaction
+and repeat what the consumed key says. Verdicts, compensations, fences and the gate have lines of their own.
+
+Not bound by any line: the attempt of a row, the window of a nonce, nonces that nobody used, and the failure audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+import apsw
+
+from twophp.core.identity import replay_key
+from twophp.core.registrar_records import Consumed
+from twophp.core.registration import DRAFT
+from twophp.stores.sqlite.registrar_tables import consumed_of
+from twophp.stores.sqlite.sql import sql
+
+# What the line about a row repeats of it, in the order in which the statement gives both.
+_REPEATED: Final = {
+    "verdicts_with_line": ("verdict", ("logical_request_key", "verdict", "verified_at")),
+    "compensations_with_line": ("compensation", ("logical_request_key", "event", "compensated_at")),
+    "key_fences_with_line": ("fence of a key", ("logical_request_key", "version", "fenced_at")),
+    "gates_with_line": ("gate", ("state", "authority or reason", "changed_at")),
+}
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with the registrar's rows."""
+
+    what: Literal["record_differs", "record_missing"]
+    message: str
+    seq: int | None
+    subject: str
+
+
+def rows_gone(connection: apsw.Connection) -> Iterator[Problem]:
+    """Rows that the journal tells of and that are not there."""
+    for seq, subject, event in connection.execute(sql("registrar_rows_gone")):
+        message = f"registrar, {subject}: the row that line {seq} ({event}) tells of is gone"
+        yield Problem("record_missing", message, seq, subject)
+
+
+def rows_looked_at(connection: apsw.Connection) -> Iterator[list[Problem]]:
+    """For each row that is there, what is wrong with it."""
+    for row in connection.execute(sql("consumed_with_line")):
+        yield _of_consumed(row)
+    for name, (kind, names) in _REPEATED.items():
+        for seq, *facts in connection.execute(sql(name)):
+            yield _of_row(kind, names, seq, facts[:3], facts[3:])
+
+
+def _of_consumed(row: tuple[Any, ...]) -> list[Problem]:
+    seq, subject, detail, at, *beside = row[:10]
+    key = consumed_of(row[10:])
+    told = f"consumed key {key.logical_request_key}"
+    if seq is None:
+        return [Problem("record_differs", f"{told}: the journal has no line about it", None, key.logical_request_key)]
+    bound = (subject, detail, at) == (key.logical_request_key, _digest(key), key.consumed_at)
+    inert_key, registered_at, status, used_by, used_at, nonce_is_there = beside
+    inert = (inert_key, registered_at, status) == (key.replay_key, key.consumed_at, DRAFT)
+    used = (used_by, used_at) == (key.logical_request_key, key.consumed_at)
+    checks = [
+        (bound and key.replay_key == detail, "record_differs", "what was meant, by whom or when was changed"),
+        (inert, "record_missing" if inert_key is None else "record_differs", "its inert row is gone or was changed"),
+        (used, "record_missing" if used_by is None else "record_differs", "its nonce's use is gone or was changed"),
+        (nonce_is_there, "record_missing", "the nonce that allowed it is gone or was changed"),
+    ]
+    return [
+        Problem(what, f"{told}: {problem}", seq, key.logical_request_key)  # type: ignore[arg-type]
+        for holds, what, problem in checks
+        if not holds
+    ]
+
+
+def _digest(key: Consumed) -> str | None:
+    """The replay key as it must be; None if a field that it is made of is empty."""
+    fields = {name: getattr(key, name) for name in Consumed.__struct_fields__[:7]}
+    return replay_key(**fields) if all(fields.values()) else None
+
+
+def _of_row(kind: str, names: tuple[str, ...], seq: int | None, said: list[Any], found: list[Any]) -> list[Problem]:
+    if seq is None:
+        return [Problem("record_differs", f"{kind} {found[0]}: the journal has no line about it", None, str(found[0]))]
+    return [
+        Problem(
+            "record_differs", f"{kind} {found[0]}: {name} is {is_!r}, as line {seq} says {should!r}", seq, str(found[0])
+        )
+        for name, is_, should in zip(names, found, said, strict=True)
+        if is_ != should
+    ]

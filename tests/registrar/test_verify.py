@@ -1,0 +1,76 @@
+"""Whoever goes round the triggers and changes the registrar's rows is found by ``twophp ledger verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.registrar.scene import Scene, sqlite_url
+from twophp.stores.sqlite.verify import verify
+
+
+def history(scene: Scene) -> None:
+    """Something of everything: registered and verified, rejected and compensated, resolved as absent, and a gate."""
+    scene.registered()
+    scene.registered(logical_request_key="lrk-2", canonical_target="dot/artifact-2", attempt_id="a-2")
+    scene.registrar.resolve("lrk-9")
+    scene.registrar.resolve("lrk-9")
+
+
+def findings(scene: Scene) -> set[tuple[str, str]]:
+    return {(one.what, one.subject) for one in verify(scene.path).findings}
+
+
+def test_what_the_registrar_wrote_holds(filed: Scene) -> None:
+    history(filed)
+    report = verify(filed.path)
+    assert report.holds, report.findings
+    assert report.records == 6, "two keys, two verdicts, a fence and the gate"
+
+
+EDITS = {
+    "UPDATE registrar_consumed SET canonical_target = 'dot/other' WHERE logical_request_key = 'lrk-1'": (
+        "record_differs",
+        "lrk-1",
+    ),
+    "UPDATE registrar_consumed SET consumed_at = 1 WHERE logical_request_key = 'lrk-1'": ("record_differs", "lrk-1"),
+    "UPDATE registrar_consumed SET run_id = '' WHERE logical_request_key = 'lrk-1'": ("record_differs", "lrk-1"),
+    "DELETE FROM registrar_consumed WHERE logical_request_key = 'lrk-1'": ("record_missing", "lrk-1"),
+    "UPDATE registrar_registration SET status = 'active' WHERE logical_request_key = 'lrk-2'": (
+        "record_differs",
+        "lrk-2",
+    ),
+    "DELETE FROM registrar_registration WHERE logical_request_key = 'lrk-2'": ("record_missing", "lrk-2"),
+    "DELETE FROM registrar_nonce_use WHERE logical_request_key = 'lrk-2'": ("record_missing", "lrk-2"),
+    "DELETE FROM registrar_nonce": ("record_missing", "lrk-1"),
+    "UPDATE registrar_verification SET verdict = 'FAIL' WHERE subject = 'lrk-1'": ("record_differs", "lrk-1"),
+    "DELETE FROM registrar_verification WHERE subject = 'lrk-1'": ("record_missing", "lrk-1"),
+    "UPDATE registrar_fence SET version = 1": ("record_differs", "lrk-9"),
+    "DELETE FROM registrar_fence": ("record_missing", "lrk-9"),
+    "UPDATE registrar_gate SET authority_ref = 'nobody'": ("record_differs", "OPEN"),
+    "DELETE FROM registrar_gate": ("record_missing", "registrar"),
+    "INSERT INTO registrar_fence VALUES (999, 'lrk-77', 5, 1)": ("record_differs", "lrk-77"),
+}
+
+
+@pytest.mark.req("REG-4-07")
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_row_that_was_changed_behind_the_triggers_is_found(filed: Scene, edit: str) -> None:
+    history(filed)
+    filed.registrar.close()
+    filed.tampering("PRAGMA foreign_keys = OFF", "PRAGMA ignore_check_constraints = ON", edit)
+    assert EDITS[edit] in findings(filed)
+
+
+def test_a_compensation_that_was_changed_is_found(tmp_path: Path) -> None:
+    scene = Scene(sqlite_url(tmp_path), verifier=lambda _row: False)
+    scene.registrar.open_gate("board-7")
+    assert scene.registrar.register(scene.asks()).code == "verify_failed"
+    assert scene.registrar.compensate("lrk-1", scene.nonce()).admitted
+    scene.close()
+    assert findings(scene) == set()
+    scene.tampering("UPDATE registrar_compensation SET compensated_at = 1")
+    assert findings(scene) == {("record_differs", "lrk-1")}
+    scene.tampering("PRAGMA foreign_keys = OFF", "DELETE FROM registrar_compensation")
+    assert findings(scene) == {("record_missing", "lrk-1")}
