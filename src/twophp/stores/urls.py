@@ -14,6 +14,7 @@ from twophp.stores.keys import Keys, configured_keys, provided_vault
 from twophp.stores.memory import MemoryStore
 from twophp.stores.ring_file import KeysFile, RingFile, watching_vault
 from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.blocking import BlockingSQLite
 from twophp.stores.sqlite.reading import holds_seals
 from twophp.stores.vault import AesGcmVault, KeyRing
 
@@ -47,6 +48,12 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
     """The store that ``url`` names, opened; made if it is not there."""
     where = parse_store_url(url)
     return MemoryStore(clock=clock) if where.kind == "memory" else SQLiteStore(where.path, clock=clock)
+
+
+def open_blocking(url: str, *, clock: Clock = system_clock) -> BlockingSQLite | None:
+    """A handle for threads on a store that is open already, where there is such a thing."""
+    where = parse_store_url(url)
+    return BlockingSQLite(where.path, clock=clock) if where.kind == "sqlite" else None
 
 
 def open_vault(url: str, keys: Keys | None = None, *, clock: Clock = system_clock) -> Vault:

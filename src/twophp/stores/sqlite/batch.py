@@ -7,10 +7,9 @@ touched is written once, as it is in the end; its history is written line by lin
 
 from __future__ import annotations
 
-from asyncio import Future
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from msgspec.structs import astuple
@@ -43,7 +42,23 @@ _ADVANCE_SYNCED: Final = Statement(sql=sql("advance_synced"), rows=[()])
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 
 
-Job: TypeAlias = tuple[Sequence[Key], Decide, Future[Any]]
+class Done(Protocol):
+    """Whom to tell: asyncio's future, or what a thread waits for."""
+
+    def done(self) -> bool:
+        """Whether it was told, or no longer wants to be."""
+        ...
+
+    def set_result(self, result: Any, /) -> None:
+        """It is durable, and this is the answer."""
+        ...
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """It is not, or nobody knows."""
+        ...
+
+
+Job: TypeAlias = tuple[Sequence[Key], Decide, Done]
 """One caller's wish: what to read, how to decide, whom to tell."""
 
 

@@ -27,7 +27,7 @@ from twophp.stores.sqlite.known import Known
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twophp.core.records import Instant, Key
     from twophp.ports import Clock, Decide
@@ -101,14 +101,18 @@ class Writer:
             while self._waiting:
                 await self._gather()
                 jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._batch_limit))]
-                self._latest_batch = len(jobs)
-                self._batches += 1
-                self._changes += len(jobs)
-                _tell(jobs, await self._flush(jobs))
-                if self._log_pages >= CHECKPOINT_PAGES:
-                    await self._checkpoint()
+                await self._write(jobs)
         finally:
             self._drain = None
+
+    async def _write(self, jobs: list[Job]) -> None:
+        """One batch, made durable, and everybody told."""
+        self._latest_batch = len(jobs)
+        self._batches += 1
+        self._changes += len(jobs)
+        _tell(jobs, await self._flush(jobs))
+        if self._log_pages >= CHECKPOINT_PAGES:
+            await self._checkpoint()
 
     async def _gather(self) -> None:
         seen = 0
@@ -179,15 +183,9 @@ class Writer:
         return changed, outcomes
 
     async def _commit(self) -> None:
-        """Flush; in the thread, unless nobody else waits and the disk is quick: then the hop would cost more."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        """Flush, and know what it means if that fails."""
         try:
-            if not self._waiting and self._commit_took_s < QUICK_COMMIT_S:
-                self._connection.execute(sql("commit"))
-            else:
-                await self._off_loop(sql("commit"))
-            self._commit_took_s = loop.time() - began
+            await self._sync()
         except apsw.FullError:
             raise  # The log could not grow, so the commit frame was never written: certain, and nobody is answered.
         except apsw.Error as error:
@@ -195,11 +193,20 @@ class Writer:
             self._poison = StorePoisoned(f"a commit failed on {self._connection.filename}: {error}; open it anew")
             raise CommitUnknown(message) from error
 
+    async def _sync(self) -> None:
+        """COMMIT; in the thread, unless nobody else waits and the disk is quick: then the hop would cost more."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if not self._waiting and self._commit_took_s < QUICK_COMMIT_S:
+            self._connection.execute(sql("commit"))
+        else:
+            await self._off_loop(sql("commit"))
+        self._commit_took_s = loop.time() - began
+
     async def _checkpoint(self) -> None:
         """Fold the log into the database. What was committed is safe in the log whatever happens here."""
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, self._connection.wal_checkpoint)
+            await self._elsewhere(self._connection.wal_checkpoint)
         except apsw.BusyError:
             pass  # Another handle is at it; the next commit tries again.
         except apsw.Error as error:
@@ -208,8 +215,11 @@ class Writer:
                 self._poison = StorePoisoned(f"a checkpoint's fsync failed: {error}; open the database anew")
 
     async def _off_loop(self, statement: str) -> None:
+        await self._elsewhere(self._connection.execute, statement)
+
+    async def _elsewhere(self, function: Callable[..., Any], *args: Any) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._connection.execute, statement)
+        await loop.run_in_executor(self._thread, function, *args)
 
     def _undo(self, error: Exception) -> None:
         """Nobody is told yes. Whatever is half done in the connection is undone, or the handle is given up."""

@@ -1,0 +1,184 @@
+"""Group commit for threads: whoever comes first writes for all who wait.
+
+A thread that has to wait for the disk anyway does the work itself: to hand it to an event loop and be woken again takes
+longer than the work, and the longer the busier the machine is. Whoever holds the turn takes everything that waits into
+one transaction, and meanwhile the next batch gathers behind it. The batch itself is the event loop's (writer.py): its
+coroutines wait for nothing here, so they end where they began.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from twophp.core.errors import CommitUnknown, StoreOverloaded, StoreUnavailable
+from twophp.core.records import Instant, Key
+from twophp.ports import Clock, Decide
+from twophp.stores.clock import system_clock
+from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, open_connection
+from twophp.stores.sqlite.sql import sql
+from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
+
+if TYPE_CHECKING:
+    from twophp.stores.sqlite.batch import Job
+
+T = TypeVar("T")
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise AssertionError("it waited")
+
+
+class _Told:
+    """What became of a change, for the thread that wants to know, and for nobody's ear but ``heard``'s."""
+
+    __slots__ = ("_heard", "error", "is_over", "result")
+
+    def __init__(self, heard: Callable[[Any, Exception | None], None] | None = None) -> None:
+        self._heard = heard
+        self.is_over = False
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def done(self) -> bool:
+        return self.is_over
+
+    def set_result(self, result: Any, /) -> None:
+        self.result, self.is_over = result, True
+
+    def set_exception(self, exception: Exception, /) -> None:
+        self.error, self.is_over = exception, True
+
+    def tell(self) -> None:
+        """Say it to whoever does not wait. Not with the turn in hand: what it does is its own affair."""
+        if self._heard is not None:
+            self._heard(self.result, self.error)
+
+
+class _Writer(Writer):
+    """A writer whose coroutines wait for nothing: whoever calls them may block."""
+
+    def write(self, jobs: Sequence[Job]) -> None:
+        """One batch, made durable, and everybody told."""
+        _at_once(self._write(list(jobs)))
+
+    def give_up(self, jobs: Sequence[Job]) -> None:
+        """The thread was interrupted in the middle: nobody knows, and everybody may find out."""
+        unknown = CommitUnknown("the thread that wrote it was interrupted")
+        self._undo(unknown)
+        for _keys, _decide, done in jobs:
+            if not done.done():
+                done.set_exception(CommitUnknown(str(unknown)))
+
+    async def _begin(self) -> None:
+        if self._poison is not None:
+            raise self._poison
+        self._connection.execute(sql("begin"))
+
+    async def _sync(self) -> None:
+        self._connection.execute(sql("commit"))
+
+    async def _elsewhere(self, function: Callable[..., Any], *args: Any) -> None:
+        function(*args)
+
+
+class BlockingSQLite:
+    """A handle of its own on a database that a ``SQLiteStore`` has opened before, for any number of threads."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Clock = system_clock,
+        capacity: int = QUEUE_CAPACITY,
+        batch_limit: int = BATCH_LIMIT,
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._capacity = capacity
+        self._batch_limit = batch_limit
+        self._turn = threading.Lock()  # To be held by whoever touches the connection.
+        self._waiting: deque[tuple[Sequence[Key], Decide, _Told]] = deque()
+        self._is_closed = False
+        self._open()
+
+    def _open(self) -> None:
+        self._connection = open_connection(self._path)
+        self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        self._writer = _Writer(self._connection, self._clock, capacity=0, batch_limit=0)
+
+    def now(self) -> Instant:
+        """See ``Store.now``."""
+        return self._writer.now()
+
+    def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
+        """See ``Store.transact``: returns after COMMIT. What was handed over before is written before."""
+        told = _Told()
+        self._enqueue(keys, decide, told)
+        self._write_while(lambda: not told.is_over)  # Whoever had the turn before may have written ours as well.
+        if told.error is not None:
+            raise told.error
+        return told.result
+
+    def hand_over(self, keys: Sequence[Key], decide: Decide, heard: Callable[[Any, Exception | None], None]) -> None:
+        """The same, without waiting: it is written with the next change that somebody waits for, or by ``flush``."""
+        self._enqueue(keys, decide, _Told(heard))
+
+    def flush(self) -> None:
+        """Write whatever was handed over."""
+        self._write_while(lambda: bool(self._waiting))
+
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be written."""
+        return not self._waiting
+
+    def reopen(self) -> None:
+        """See ``Store.reopen``."""
+        with self._turn:
+            self._connection.close()
+            self._open()
+
+    def close(self) -> None:
+        """Finish what was accepted and let go; whatever comes later is refused."""
+        self._is_closed = True
+        self.flush()
+        with self._turn:
+            self._connection.close()
+
+    def _enqueue(self, keys: Sequence[Key], decide: Decide, told: _Told) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed", code="store_closed")
+        if len(self._waiting) >= self._capacity:
+            raise StoreOverloaded(f"{self._capacity} changes are waiting for the disk")
+        self._waiting.append((keys, decide, told))
+
+    def _write_while(self, wanted: Callable[[], bool]) -> None:
+        over: list[_Told] = []
+        try:
+            with self._turn:
+                while wanted():
+                    self._write_a_batch(over)
+        finally:
+            for told in over:
+                told.tell()
+
+    def _write_a_batch(self, over: list[_Told]) -> None:
+        """With the turn. A batch leaves the queue when it is over, so an interrupt at any point loses none of it."""
+        jobs = [self._waiting[place] for place in range(min(len(self._waiting), self._batch_limit))]
+        try:
+            self._writer.write(jobs)
+        except BaseException:
+            self._writer.give_up(jobs)
+            raise
+        finally:
+            while self._waiting and self._waiting[0][2].is_over:
+                over.append(self._waiting.popleft()[2])

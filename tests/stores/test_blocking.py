@@ -1,0 +1,157 @@
+"""The handle for threads: whoever comes first writes for all who wait, and an interrupt harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable
+from twophp.core.records import Key
+from twophp.ports import Change, Records, Statement
+from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.blocking import BlockingSQLite
+
+KEYS: tuple[Key, ...] = ()
+NOTE = "INSERT INTO meta (name, value) VALUES (?, '')"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = str(tmp_path / "ledger.db")
+
+    async def make() -> None:
+        await SQLiteStore(path).close()
+
+    asyncio.run(make())
+    return path
+
+
+@pytest.fixture
+def handle(path: str) -> Iterator[BlockingSQLite]:
+    handle = BlockingSQLite(path)
+    yield handle
+    handle.close()
+
+
+def noting(name: str) -> Callable[[Records], Change]:
+    return lambda _records: Change(answer=name, statements=(Statement(sql=NOTE, rows=[(name,)]),))
+
+
+def noted(path: str) -> set[str]:
+    """What is on the disk, seen through a connection of its own."""
+    connection = apsw.Connection(path)
+    try:
+        return {name for (name,) in connection.execute("SELECT name FROM meta WHERE value = ''")}
+    finally:
+        connection.close()
+
+
+def test_it_is_durable_before_it_returns(handle: BlockingSQLite, path: str) -> None:
+    assert handle.transact(KEYS, noting("one")) == "one"
+    assert noted(path) == {"one"}
+
+
+def test_what_was_handed_over_goes_with_the_next_that_is_waited_for(handle: BlockingSQLite, path: str) -> None:
+    told: list[tuple[Any, Exception | None]] = []
+    handle.hand_over(KEYS, noting("behind"), lambda *outcome: told.append(outcome))
+    assert (noted(path), told, handle.is_idle()) == (set(), [], False)
+    handle.transact(KEYS, noting("waited"))
+    assert (noted(path), told, handle.is_idle()) == ({"behind", "waited"}, [("behind", None)], True)
+    assert (handle._writer.load().batches, handle._writer.load().changes) == (1, 2)
+
+
+def test_whoever_waits_while_another_writes_shares_the_next_flush(handle: BlockingSQLite, path: str) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(_records: Records) -> Change:
+        inside.set()
+        go.wait()
+        return noting("slow")(_records)
+
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(handle.transact, KEYS, slow)
+        inside.wait()
+        others = [threads.submit(handle.transact, KEYS, noting(str(number))) for number in range(8)]
+        while len(handle._waiting) < 9:
+            threading.Event().wait(0.001)
+        go.set()
+        assert first.result() == "slow"
+        assert {other.result() for other in others} == {str(number) for number in range(8)}
+    assert len(noted(path)) == 9
+    assert handle._writer.load().batches == 2
+
+
+def test_a_decision_that_fails_is_its_callers_alone(handle: BlockingSQLite, path: str) -> None:
+    def broken(_records: Records) -> Change:
+        raise ValueError("mine")
+
+    handle.hand_over(KEYS, noting("good"), lambda *_outcome: None)
+    with pytest.raises(ValueError, match="mine"):
+        handle.transact(KEYS, broken)
+    assert noted(path) == {"good"}
+
+
+def test_a_thread_that_is_interrupted_tells_the_others_that_nobody_knows(handle: BlockingSQLite, path: str) -> None:
+    told: list[tuple[Any, Exception | None]] = []
+
+    def interrupted(_records: Records) -> Change:
+        raise KeyboardInterrupt
+
+    handle.hand_over(KEYS, noting("behind"), lambda *outcome: told.append(outcome))
+    with pytest.raises(KeyboardInterrupt):
+        handle.transact(KEYS, interrupted)
+    ((answer, error),) = told
+    assert (answer, type(error)) == (None, CommitUnknown)
+    assert noted(path) == set()
+    assert handle.transact(KEYS, noting("after")) == "after", "and it goes on"
+    assert noted(path) == {"after"}
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_after_a_failed_commit_it_is_opened_anew(
+    handle: BlockingSQLite, path: str, monkeypatch: pytest.MonkeyPatch, *, written: bool
+) -> None:
+    writer = handle._writer
+
+    async def broken() -> None:
+        if written:
+            writer._connection.execute("COMMIT")
+        raise apsw.IOError("injected")
+
+    monkeypatch.setattr(writer, "_sync", broken)
+    with pytest.raises(CommitUnknown):
+        handle.transact(KEYS, noting("one"))
+    with pytest.raises(StorePoisoned):
+        handle.transact(KEYS, noting("two"))
+    handle.reopen()
+    handle.transact(KEYS, noting("three"))
+    assert noted(path) == ({"one", "three"} if written else {"three"})
+
+
+def test_it_is_bounded_and_it_ends(path: str) -> None:
+    handle = BlockingSQLite(path, capacity=1)
+    handle.hand_over(KEYS, noting("one"), lambda *_outcome: None)
+    with pytest.raises(StoreOverloaded):
+        handle.transact(KEYS, noting("two"))
+    handle.close()
+    assert noted(path) == {"one"}, "closing finishes what was accepted"
+    with pytest.raises(StoreUnavailable) as refusal:
+        handle.transact(KEYS, noting("three"))
+    assert refusal.value.code == "store_closed"
+
+
+def test_it_waits_for_whoever_else_writes(handle: BlockingSQLite, path: str) -> None:
+    other = apsw.Connection(path)
+    other.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(handle.transact, KEYS, noting("one"))
+        other.execute("COMMIT")
+        assert waiting.result() == "one"
+    other.close()
