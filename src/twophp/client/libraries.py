@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from functools import lru_cache
 from typing import Any, Final
 
 from twophp.client.exchange import Asked, Lost, NotSent, Outcome, Reply, Send
@@ -26,7 +28,7 @@ _NOT_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError
 
 def library_of(request: Any) -> Any:
     """The library that made this request."""
-    return importlib.import_module(type(request).__module__.partition(".")[0])
+    return sys.modules[type(request).__module__.partition(".")[0]]
 
 
 def installed() -> list[Any]:
@@ -105,6 +107,12 @@ class Body:
         return b"".join(self._chunks)
 
 
+@lru_cache(maxsize=1_024)
+def _url(library: Any, text: str) -> Any:
+    """The library's own value, which never changes: to read one takes longer than all header fields of a call."""
+    return library.URL(text)
+
+
 class _Sending:
     """What both colours share: how a request is built, and what an error means."""
 
@@ -117,9 +125,10 @@ class _Sending:
         self._not_sent = tuple(getattr(library, name) for name in _NOT_SENT)
 
     def _request(self, effect: Send) -> Any:
+        where = effect.target
         return self._library.Request(
             effect.method,
-            effect.target.url,
+            self._library.URL(where.url) if where.query else _url(self._library, where.url),
             headers=effect.headers,
             content=effect.body or None,
             extensions=dict(self._extensions),

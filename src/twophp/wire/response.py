@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twophp.wire import fields, grammar
@@ -53,6 +54,7 @@ def is_refusal(headers: RawHeaders) -> bool:
     return field(headers, fields.MESSAGE.key) is not None
 
 
+@lru_cache(maxsize=64)  # A server says the same for a second.
 def _http_date(raw: bytes) -> Instant | None:
     if len(raw) > _LONGEST_DATE:
         return None
