@@ -1,6 +1,8 @@
 """A client that is killed, as the machine would kill it, at a named moment of one call.
 
 python -m tests.client.crashing FOLDER URL MOMENT
+
+"after the answer" is when the caller has it and the ledger does not yet.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 import httpx2
 
 from tests.client.callers import settings
-from twophp.client import TwoPhaseTransport, calling
+from twophp.client import TwoPhaseTransport, behind, calling
 
 
 class Dying(httpx2.HTTPTransport):
@@ -37,11 +39,14 @@ class Dying(httpx2.HTTPTransport):
 
 
 def main(folder: str, url: str, moment: str) -> None:
+    behind.DELAY_S = 3_600  # type: ignore[misc]
     if moment == "driving":  # Wait for a slow server, and say so.
         say("driving")
     transport = TwoPhaseTransport(**settings(Path(folder), transport=Dying(moment), lease_s=1.0))
     with httpx2.Client(transport=transport, timeout=60) as http, calling(client_correlation_id="the-call"):
         say(http.post(url, json={"item": 1}).extensions["twophp"]["phase"])
+        if moment == "after the answer":
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def say(text: str) -> None:

@@ -68,8 +68,9 @@ def test_a_margin_is_kept(tmp_path: Path) -> None:
 def test_without_a_durable_row_nothing_is_confirmed(orders: Shop, tmp_path: Path) -> None:
     def after(kind: str) -> None:
         if kind == "phase_1":
-            machinery = transport._machinery
-            machinery._portal.run(machinery._ledger.store.close())
+            here = transport._machinery._here
+            assert here is not None
+            here._handle.close()
 
     net = Losing(after)
     transport = TwoPhaseTransport(**settings(tmp_path, transport=net))

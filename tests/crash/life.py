@@ -51,6 +51,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     told: int  # The pipe it writes a byte to after every call.
     name: str  # What its calls are named after.
     ahead_ms: int = 0
+    is_blocking: bool = False  # Its callers are threads, not tasks.
     only_reconciles: bool = False  # Make no call; take what was left open to its outcome, and end.
 
     @property

@@ -29,6 +29,8 @@ CYCLES: Final = 201
 VICTIMS: Final = (("client",), ("server",), ("client", "server"))
 MOST_ANSWERS: Final = 30
 LONGEST_S: Final = 0.35
+EVERY: Final = 4  # Coprime to the number of victims, so that each of them dies at work.
+PATIENCE_S: Final = 30
 NEVER_RAN: Final = UNCONFIRMED | {Phase.ABANDONED}
 CLIENT_LATER_MS: Final = 1_100  # Past the lease of the last life.
 
@@ -59,11 +61,12 @@ class Storm:
         self._chance = random.Random(SEED)  # noqa: S311 - A run that fails can be run again.
         self.life = Life(folder=str(folder), listener=rig.listeners[0])
         self.errand = Errand(folder=str(folder), port=rig.ports[0], told=telling, name="c0")
+        self.colours = {self.errand.name: self.errand.is_blocking}
         self._pids = {"server": rig.begin(self.life), "client": rig.begin(self.errand)}
 
     def rage(self, cycles: int) -> None:
         for cycle in range(cycles):
-            self._let_them_work()
+            self._let_them_work(surely=cycle % EVERY == 0)
             victims = VICTIMS[cycle % len(VICTIMS)]
             for victim in victims:
                 self._rig.kill(self._pids[victim])
@@ -74,7 +77,7 @@ class Storm:
         """The last client takes every call to its outcome."""
         self._rig.kill(self._pids["client"])
         later = self.errand.ahead_ms + CLIENT_LATER_MS
-        self.errand = msgspec.structs.replace(self.errand, ahead_ms=later, only_reconciles=True)
+        self.errand = msgspec.structs.replace(self.errand, ahead_ms=later, only_reconciles=True, is_blocking=False)
         self._rig.done(self._rig.begin(self.errand))
         self._rig.stop(self._pids["server"])
 
@@ -83,11 +86,18 @@ class Storm:
             self.life = msgspec.structs.replace(self.life, ahead_ms=self.life.ahead_ms + LATER_MS)
             return self._rig.begin(self.life)
         ahead_ms = self.errand.ahead_ms + CLIENT_LATER_MS
-        self.errand = msgspec.structs.replace(self.errand, ahead_ms=ahead_ms, name=f"c{cycle + 1}")
+        changes = {"name": f"c{cycle + 1}", "is_blocking": not self.errand.is_blocking}
+        self.errand = msgspec.structs.replace(self.errand, ahead_ms=ahead_ms, **changes)
+        self.colours[self.errand.name] = self.errand.is_blocking
         return self._rig.begin(self.errand)
 
-    def _let_them_work(self) -> None:
-        """Until a random number of calls has come back, or for a random while: at times not even the start is over."""
+    def _let_them_work(self, *, surely: bool) -> None:
+        """Until a random number of calls has come back, or for a random while: at times not even the start is over.
+
+        ``surely`` waits for one at least: on a loaded machine no life would be long enough.
+        """
+        if surely and select.select([self._told], [], [], PATIENCE_S)[0]:
+            os.read(self._told, 1)
         enough = self._chance.randint(1, MOST_ANSWERS)
         while enough > 0 and select.select([self._told], [], [], self._chance.uniform(0, LONGEST_S))[0]:
             enough -= len(os.read(self._told, enough))
@@ -133,3 +143,4 @@ def test_every_call_ends_alike_on_both_sides_and_runs_once(rig: Rig, tmp_path: P
     assert phases[Phase.COMMITTED] > CYCLES, "most calls came through"
     assert phases[Phase.FAILED], "kills met handlers at work"
     assert len(answers) < phases.total(), "and callers that were still waiting"
+    assert {storm.colours[name.partition("-")[0]] for name, _id in answers} == {True, False}, "tasks and threads alike"

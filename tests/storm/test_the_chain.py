@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -96,14 +97,24 @@ async def rows_of(paths: list[Path]) -> list[LedgerEntry]:
     return found
 
 
+def settled_rows(folder: Path) -> list[LedgerEntry]:
+    """All rows, once the last outcomes are written: behind the answers, or by the next life of who was killed."""
+    for _ in range(600):
+        rows = asyncio.run(rows_of(sorted(folder.glob("*.db"))))
+        if all(row.outcome is not None for row in rows):
+            break
+        threading.Event().wait(0.05)
+    return rows
+
+
 @pytest.mark.req("A-34", "A-50", "A-51", "P-10.2-d", "P-10.3-a", "P-10.3-c")
 def test_fourteen_rows_whoever_dies(rig: Rig, tmp_path: Path) -> None:
     fleet = Fleet(rig, tmp_path)
     answers, kills = asyncio.run(storm(fleet, tmp_path))
     assert kills >= CHAINS
     assert {answer.status_code for answer in answers} == {200}, [answer.text for answer in answers]
+    rows = settled_rows(tmp_path)
     rig.kill_all()
-    rows = asyncio.run(rows_of(sorted(tmp_path.glob("*.db"))))
     assert len(rows) == 14 * CHAINS
     calls = pair_up(rows, read={"client", *CHAIN})
     assert {call.verdict for call in calls} == {Verdict.PAIRED}

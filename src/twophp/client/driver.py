@@ -6,6 +6,7 @@ Everything that differs between the colours is here, and nothing else is.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import logging
 import os
@@ -13,8 +14,23 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol, TypeVar
 
-from twophp.client.exchange import Around, Asked, Effect, Look, NotSent, Outcome, Pause, Read, Record, Reply, Send
+from twophp.client.exchange import (
+    Around,
+    Asked,
+    Effect,
+    Look,
+    NotSent,
+    Outcome,
+    Pause,
+    Read,
+    Record,
+    RecordBehind,
+    Reply,
+    Send,
+    Unseal,
+)
 from twophp.client.flow import calling
+from twophp.client.here import LedgerHere
 from twophp.client.known import Known
 from twophp.client.ledger import Ledger
 from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, asking_once, reconciling
@@ -85,12 +101,14 @@ class Machinery:
         portal = Portal(f"twophp-{self.settings.source}")
         try:
             ledger = portal.run(Ledger.open(self.settings))
+            here = portal.run(LedgerHere.beside(ledger))
         except BaseException:
             portal.close()
             raise
         self._pid = os.getpid()
         self._is_open = True
-        self._portal, self._ledger = portal, ledger
+        self._portal, self._ledger, self._here = portal, ledger, here
+        atexit.register(self._flush)
         self._around = Around(settings=self.settings, known=self._known, owner=ledger.owner, secret=ledger.secret)
 
     def _after_fork(self) -> None:
@@ -98,7 +116,7 @@ class Machinery:
         if self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():
-                    self._left_behind += [self._portal, self._ledger, self._background]
+                    self._left_behind += [self._portal, self._ledger, self._here, self._background]
                     self._open()
                     if self._make_http is not None:
                         self.begin(self._make_http)
@@ -134,6 +152,7 @@ class Machinery:
         self._after_fork()
         tally = Tally(progress, limit)
         around = asking_once(self._around)
+        self._flush()  # What is only on its way is not open.
         while ids := tally.fresh(self._portal.run(self._ledger.due(PAGE))):
             for id_ in ids:
                 if self._stopping.is_set():
@@ -151,8 +170,16 @@ class Machinery:
         with self._lock:
             was_open, self._is_open = self._is_open, False
         if was_open:
+            atexit.unregister(self._flush)
+            if self._here is not None:
+                self._here.close()
             self._portal.run(self._ledger.close())
             self._portal.close()
+
+    def _flush(self) -> None:
+        """Write what was told behind an answer; also when a process ends without closing."""
+        if self._here is not None and self._is_open and self._pid == os.getpid():
+            self._here.flush()
 
     def _drive(self, steps: Generator[Effect, Any, T], http: Http) -> T:
         driven: set[str] = set()
@@ -184,16 +211,25 @@ class Machinery:
                 return http.send(effect)
             case Read():
                 return b"" if effect.reply.native is None else http.read(effect.reply, effect.limit)
-            case Record():
-                driven.add(effect.client_correlation_id)
-                return self._portal.run(
-                    self._ledger.record(effect.client_correlation_id, effect.command, effect.request)
-                )
-            case Look():
-                return self._portal.run(self._ledger.look(effect.client_correlation_id))
             case Pause():
                 return self._pause(effect.seconds)
-        return self._portal.run(self._ledger.noted_request(effect.call))
+            case Unseal():
+                return self._portal.run(self._ledger.noted_request(effect.call))
+        return self._write_down(effect, driven)
+
+    def _write_down(self, effect: Record | RecordBehind | Look, driven: set[str]) -> Any:
+        here, portal, ledger = self._here, self._portal, self._ledger
+        match effect:
+            case RecordBehind(known=known, told=told):
+                if (decided := (here or ledger).record_behind(known, told)) is not None:
+                    return decided
+                effect = Record(client_correlation_id=known.client_correlation_id, command=told)
+            case Look(client_correlation_id=id_):
+                return here.look(id_) if here is not None else portal.run(ledger.look(id_))
+        id_ = effect.client_correlation_id
+        driven.add(id_)
+        what = id_, effect.command, effect.request
+        return here.record(*what) if here is not None else portal.run(ledger.record(*what))
 
 
 class AsyncMachinery:
@@ -294,14 +330,22 @@ class AsyncMachinery:
                 return await http.send(effect)
             case Read():
                 return b"" if effect.reply.native is None else await http.read(effect.reply, effect.limit)
-            case Record():
-                driven.add(effect.client_correlation_id)
-                return await ledger.record(effect.client_correlation_id, effect.command, effect.request)
-            case Look():
-                return await ledger.look(effect.client_correlation_id)
             case Pause():
                 return await self._wait(effect.seconds)
-        return await ledger.noted_request(effect.call)
+            case Unseal():
+                return await ledger.noted_request(effect.call)
+        return await self._write_down(effect, ledger, driven)
+
+    async def _write_down(self, effect: Record | RecordBehind | Look, ledger: Ledger, driven: set[str]) -> Any:
+        match effect:
+            case RecordBehind(known=known, told=told):
+                if (decided := ledger.record_behind(known, told)) is not None:
+                    return decided
+                effect = Record(client_correlation_id=known.client_correlation_id, command=told)
+            case Look(client_correlation_id=id_):
+                return await ledger.look(id_)
+        driven.add(effect.client_correlation_id)
+        return await ledger.record(effect.client_correlation_id, effect.command, effect.request)
 
     async def _wait(self, seconds: float) -> None:
         given = self.settings.pause

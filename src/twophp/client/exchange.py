@@ -10,7 +10,7 @@ from twophp.client.known import Known
 from twophp.client.options import CallOptions
 from twophp.client.settings import Settings
 from twophp.core.call import Call
-from twophp.core.call_machine import Command
+from twophp.core.call_machine import Command, Told
 from twophp.wire.fields import Headers
 from twophp.wire.targets import Target
 
@@ -59,6 +59,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     request: bytes | None = None
 
 
+class RecordBehind(msgspec.Struct, frozen=True, kw_only=True):
+    """Answered at once with the decision, made from what is ``known`` of a call whose row is durable; written later."""
+
+    known: Call
+    told: Told
+
+
 class Look(msgspec.Struct, frozen=True, kw_only=True):
     """Answered with the call under this id, or None."""
 
@@ -77,7 +84,7 @@ class Unseal(msgspec.Struct, frozen=True, kw_only=True):
     call: Call
 
 
-Effect: TypeAlias = Send | Read | Record | Look | Pause | Unseal
+Effect: TypeAlias = Send | Read | Record | RecordBehind | Look | Pause | Unseal
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,6 +145,7 @@ class Conversation(Notebook):
             if again:
                 yield from self._may_repeat()
             sent_at = self._steady()
+            self._sent_at = self._sent_at or self._settings.clock()
             found: Outcome | float | None
             try:
                 reply = yield from self._send_phase_one()

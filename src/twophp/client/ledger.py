@@ -7,9 +7,10 @@ import logging
 from functools import cached_property
 from typing import Final, Self
 
+from twophp.client.behind import BehindOnLoop
 from twophp.client.settings import Settings
 from twophp.core.call import CALL, IN_LEDGER, OPEN, Call, Stage, by_client_id
-from twophp.core.call_machine import Care, Command, Decision, Renew, decide
+from twophp.core.call_machine import Care, Command, Decision, Renew, Told, decide
 from twophp.core.entry import Writer, client_entry
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
 from twophp.core.identity import seal_context
@@ -19,7 +20,8 @@ from twophp.engine.obligation_retention import RETENTION_MS, forget_settled
 from twophp.engine.retention import purge
 from twophp.engine.ship import Shipper
 from twophp.ports import Change, Decide, Put, Records, Store, Vault
-from twophp.stores.urls import open_store, open_vault
+from twophp.stores.sqlite.blocking import BlockingSQLite
+from twophp.stores.urls import open_blocking, open_store, open_vault
 from twophp.wire.rows import encode_batch
 
 log: Final = logging.getLogger("twophp.client")
@@ -39,6 +41,7 @@ class Ledger:
         self._care = Care(lease_ms=round(settings.lease_s * 1_000))
         self._driven: dict[str, tuple[int, int]] = {}  # Fence, and when it was last written.
         self._stopping = asyncio.Event()
+        self._behind = BehindOnLoop(self._write)
         to = settings.shipping()
         self._shipper = None
         if to is not None:
@@ -67,12 +70,39 @@ class Ledger:
 
     async def look(self, client_correlation_id: str) -> Call | None:
         """The call as it is."""
+        await self._behind.caught_up(client_correlation_id)
         key = by_client_id(client_correlation_id)
         found: Call | None = await self.store.transact((key,), lambda records: Change(answer=records.get(key)))
         return found
 
     async def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
         """Decide and make durable: the call, its row, its history. ``request`` is kept, sealed, while it is SENT."""
+        await self._behind.caught_up(client_correlation_id)
+        return await self._write(client_correlation_id, command, request)
+
+    def record_behind(self, known: Call, told: Told) -> Decision | None:
+        """Decide from what is known, at once and in any thread, and write it later. None: it has to be waited for."""
+        decision = self.decided(known, told)
+        if decision.changed and not self._behind.add(known.client_correlation_id, told):
+            return None
+        return decision
+
+    def decided(self, known: Call, told: Told) -> Decision:
+        """What this means for a call, as far as is known here and now."""
+        return decide(known, told, self.store.now(), self._care)
+
+    async def _write(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
+        key, change = self.change(client_correlation_id, command, request)
+        decision: Decision
+        try:
+            decision = await self.store.transact((key,), change)
+        except (CommitUnknown, StorePoisoned):
+            decision = await self._found_out(key, change)
+        self.note_driver(client_correlation_id, command, decision)
+        return decision
+
+    def change(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> tuple[Key, Decide]:
+        """What to read, and how to decide: for whichever handle on the store writes it."""
         key = by_client_id(client_correlation_id)
         sealed = None
         if request is not None:
@@ -92,14 +122,11 @@ class Ledger:
             put = Put(record=call, entry=entry, journal=decision.steps, seals=kept)  # type: ignore[arg-type]
             return Change(answer=decision, puts=(put,))
 
-        decision: Decision
-        try:
-            decision = await self.store.transact((key,), change)
-        except (CommitUnknown, StorePoisoned):
-            decision = await self._found_out(key, change)
-        if not isinstance(command, Renew) or client_correlation_id in self._driven:
-            self._note_driver(decision.call)
-        return decision
+        return key, change
+
+    def blocking(self) -> BlockingSQLite | None:
+        """Another handle, for threads. None if only the event loop can write to the store."""
+        return open_blocking(self._settings.ledger, clock=self._settings.clock)
 
     async def _found_out(self, key: Key, change: Decide) -> Decision:
         """Nobody could tell whether it was written. Deciding once more on the reopened store finds out (A-42)."""
@@ -117,6 +144,7 @@ class Ledger:
 
     async def due(self, limit: int) -> list[str]:
         """Ids of calls that nobody drives, or that were kept long enough; the most overdue first."""
+        await self._behind.flush()
         return [key.values[0] for key in await self.store.due(CALL, self.store.now() + 1, limit)]
 
     def leave(self, client_correlation_id: str) -> None:
@@ -130,8 +158,10 @@ class Ledger:
     def _context(self, client_correlation_id: str) -> bytes:
         return seal_context(self._writer.source, client_correlation_id, "payload")
 
-    def _note_driver(self, call: Call | None) -> None:
-        if call is None:
+    def note_driver(self, client_correlation_id: str, command: Command, decision: Decision) -> None:
+        """Keep the lease of what this transport drives, and of nothing that it has left meanwhile."""
+        call = decision.call
+        if call is None or (isinstance(command, Renew) and client_correlation_id not in self._driven):
             return
         if call.owner == self.owner and call.stage in OPEN:
             self._driven[call.client_correlation_id] = call.fence, self._settings.steady()
@@ -140,16 +170,19 @@ class Ledger:
 
     async def _beat(self) -> None:
         """Renew what has been driven for a while. A call that is quicker than this costs no heartbeat."""
-        await self._purge()
         interval_s = self._settings.lease_s / HEARTBEATS
-        while not self._stopping.is_set():
-            try:
-                async with asyncio.timeout(interval_s):
-                    await self._stopping.wait()
-            except TimeoutError:
-                await self._renew(self._settings.steady() - round(interval_s * 1_000))
-                await self._forget()
-                await self._purge()
+        try:
+            await self._purge()
+            while not self._stopping.is_set():
+                try:
+                    async with asyncio.timeout(interval_s):
+                        await self._stopping.wait()
+                except TimeoutError:
+                    await self._renew(self._settings.steady() - round(interval_s * 1_000))
+                    await self._forget()
+                    await self._purge()
+        finally:  # Also when a loop ends whose transport nobody closed: it cancels its tasks, and waits for them.
+            await self._behind.close()
 
     async def _forget(self) -> None:
         """Shipments are the only obligations here, and nobody looks at old ones."""

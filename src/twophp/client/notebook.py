@@ -6,9 +6,9 @@ import logging
 from collections.abc import Generator
 from typing import Any, Final
 
-from twophp.client.exchange import Around, Asked, CallInfo, Effect, Outcome, Record, Reply
+from twophp.client.exchange import Around, Asked, CallInfo, Effect, Outcome, Record, RecordBehind, Reply
 from twophp.client.outgoing import callback_url
-from twophp.core.call import OPEN, Call, Stage, meant_by
+from twophp.core.call import ASKABLE, OPEN, Call, Stage, meant_by
 from twophp.core.call_machine import Command, Decision, NotThere, Opening, Release, Told
 from twophp.core.errors import Advice, PhaseError, StoreError, WireError
 from twophp.core.intent import SETTLED, Mode, Phase
@@ -58,6 +58,8 @@ class Notebook:
             self._callback = callback_url(settings.callback, around.secret, self._id)
         self._call: Call | None = None
         self._deadline: Instant | None = None  # By the steady clock (A-25).
+        self._sent_at: Instant | None = None  # By the wall clock.
+        self._opened: Opening | None = None
         self._confirms = 0  # Phase 2s that may have reached the server.
 
     @property
@@ -102,7 +104,13 @@ class Notebook:
         return self._settings.clock() + self._deadline - self._steady()
 
     def _record(self, command: Command, *, request: bytes | None = None) -> Generator[Effect, Any, None]:
-        decision: Decision = yield Record(client_correlation_id=self._id, command=command, request=request)
+        decision: Decision
+        known = self._call
+        if isinstance(command, Told) and command.phase in SETTLED and known is not None and known.stage in ASKABLE:
+            # Were it lost, nothing would be: the row has both ids, and the server says the same again (A-30).
+            decision = yield RecordBehind(known=known, told=command)
+        else:
+            decision = yield Record(client_correlation_id=self._id, command=command, request=request)
         if decision.code is not None:
             raise self._failed(decision.code, Advice.CHECK, "the server contradicts what it said before")
         self._call = decision.call if decision.call is not None and decision.call.stage is not Stage.ABSENT else None
@@ -124,6 +132,12 @@ class Notebook:
         return self._failed(code, advice, text, reply)
 
     def _opening(self) -> Opening:
+        """What the call is from the beginning: the same however often it is told."""
+        if self._opened is None:
+            self._opened = self._begun()
+        return self._opened
+
+    def _begun(self) -> Opening:
         service = self._settings.target_of(self._target)
         return Opening(
             client_correlation_id=self._id,
@@ -134,7 +148,7 @@ class Notebook:
             target=service,
             service_endpoint=self._target.endpoint_of(service),
             mode=self._mode,
-            sent_at=self._settings.clock(),
+            sent_at=self._settings.clock() if self._sent_at is None else self._sent_at,
             owner=self._owner,
         )
 

@@ -35,6 +35,8 @@ class Stage(StrEnum):
 
 
 OPEN: Final = frozenset({Stage.SENT, Stage.WAITING_CONFIRM, Stage.PROCESSING})
+ASKABLE: Final = OPEN - {Stage.SENT}
+"""Open, with both ids in a durable row: whoever finds it can ask the server."""
 IN_LEDGER: Final = frozenset(Stage) - {Stage.ABSENT, Stage.SENT}
 
 

@@ -403,7 +403,8 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
     if isinstance(command, Told) and command.by == "callback" and call.stage is after:
         return {}  # Only acknowledged: whoever drives it still does, and what has ended ended before.
     if after not in OPEN:
-        return {"settled_at": now, "owner": "", "last_error": "", "due_at": now + care.kept_ms}
+        ended_at = command.at if isinstance(command, Told) else now  # When it was told, not when that was written.
+        return {"settled_at": ended_at, "owner": "", "last_error": "", "due_at": now + care.kept_ms}
     match command:
         case Attend():
             return {

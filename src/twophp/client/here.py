@@ -1,0 +1,101 @@
+"""The ledger for threads: what a caller waits for is written by the caller, with no hop to the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any, Final, Self
+
+from twophp.client.behind import Behind
+from twophp.client.ledger import Ledger
+from twophp.core.call import Call, by_client_id
+from twophp.core.call_machine import Command, Decision, Told
+from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, TwoPHPError
+from twophp.core.records import Key
+from twophp.ports import Change, Decide
+from twophp.stores.sqlite.blocking import BlockingSQLite
+
+log: Final = logging.getLogger("twophp.client")
+
+
+class LedgerHere(Behind):
+    """Beside a ``Ledger``, which keeps the leases and answers the questions: a second handle on the same file."""
+
+    def __init__(self, ledger: Ledger, handle: BlockingSQLite) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._handle = handle
+        self._flushing: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def beside(cls, ledger: Ledger) -> Self | None:
+        """None if the ledger's store has no such way."""
+        handle = ledger.blocking()
+        return None if handle is None else cls(ledger, handle)
+
+    def look(self, client_correlation_id: str) -> Call | None:
+        """See ``Ledger.look``."""
+        self.hurry()
+        key = by_client_id(client_correlation_id)
+        found: Call | None = self._handle.transact((key,), lambda records: Change(answer=records.get(key)))
+        return found
+
+    def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
+        """See ``Ledger.record``."""
+        self.hurry()
+        key, change = self._ledger.change(client_correlation_id, command, request)
+        decision: Decision
+        try:
+            decision = self._handle.transact((key,), change)
+        except (CommitUnknown, StorePoisoned):
+            decision = self._found_out(key, change)
+        self._ledger.note_driver(client_correlation_id, command, decision)
+        return decision
+
+    def record_behind(self, known: Call, told: Told) -> Decision | None:
+        """See ``Ledger.record_behind``."""
+        decision = self._ledger.decided(known, told)
+        if decision.changed and not self.add(known.client_correlation_id, told):
+            return None
+        return decision
+
+    def flush(self) -> None:
+        """Whatever was recorded behind an answer is written, or was said to have failed."""
+        self.hurry()
+        self._handle.flush()
+
+    def close(self) -> None:
+        """Take nothing more, finish, and let go."""
+        self._refuse()
+        self.hurry()
+        self._handle.close()
+
+    def _found_out(self, key: Key, change: Decide) -> Decision:
+        """See ``Ledger``: deciding once more on the reopened store finds out (A-42)."""
+        try:
+            self._handle.reopen()
+            decision: Decision = self._handle.transact((key,), change)
+        except StoreError as error:
+            raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
+        return decision
+
+    def _begin(self, client_correlation_id: str, told: Told) -> TwoPHPError | None:
+        key, change = self._ledger.change(client_correlation_id, told)
+        try:
+            self._handle.hand_over((key,), change, partial(self._heard, client_correlation_id, told))
+        except TwoPHPError as error:
+            return error
+        return None
+
+    def _heard(self, client_correlation_id: str, told: Told, decision: Any, error: Exception | None) -> None:
+        ours = error if error is None or isinstance(error, TwoPHPError) else StoreError(repr(error))
+        self._ended(client_correlation_id, told, decision, ours)
+
+    def _look(self) -> None:
+        super()._look()
+        if not self._handle.is_idle():
+            try:
+                self._flushing = self._loop.run_in_executor(None, self._handle.flush)
+            except RuntimeError:  # The interpreter is ending, and starts no threads: the flush at its exit does it.
+                log.debug("outcomes are left to the flush at exit")
