@@ -84,6 +84,15 @@ class World:
         with joined([str(path) for path in self.ledgers.values()]) as sources:
             return sources.tree(member)[0]
 
+    def ended_tree(self, member: str) -> CallTree:
+        """The tree when every row has its outcome: a client writes it behind the answer. Bounded; else as it is."""
+        by = steady_clock() + PATIENCE_MS
+        tree = self.tree(member)
+        while any(row.outcome is None for row in tree.rows()) and steady_clock() < by:
+            pause(LOOK_EVERY_S)
+            tree = self.tree(member)
+        return tree
+
     def runs(self) -> dict[str, Counter[str]]:
         """How often each service's handler ran, by client correlation id. The handlers count, not the protocol."""
         return {name: _lines_of(runs_file(self._folder, name)) for name in SERVICES}
@@ -134,7 +143,7 @@ def good(world: World) -> Scene:
     """A call that succeeds, and causes six more."""
     answers: list[httpx2.Response] = []
     messages = world.heard_while(lambda: answers.append(world.caller.order(GOOD, ORDER)))
-    tree = world.tree(GOOD)
+    tree = world.ended_tree(GOOD)
     return Scene(
         name="good",
         client_correlation_id=GOOD,
@@ -152,7 +161,7 @@ def failing(world: World) -> Scene:
     """A call whose last handler says no."""
     answers: list[httpx2.Response] = []
     messages = world.heard_while(lambda: answers.append(world.caller.order(FAILING, SOLD_OUT)))
-    tree = world.tree(FAILING)
+    tree = world.ended_tree(FAILING)
     expected = [Phase.FAILED if number in FAILED_CALLS else Phase.COMMITTED for number, *_ends in CHAIN]
     both_sides = [phase for phase in expected for _side in ("client", "server")]
     return Scene(
