@@ -10,6 +10,7 @@ import msgspec
 from tools.diagrams import markdown
 from twophp.asgi.settings import Settings
 from twophp.core.policy import Policy
+from twophp.engine.environment import SERVER, flag, names, number, whole
 from twophp.wire.problem import PROBLEMS
 
 PROSE = Path(__file__).with_name("server_page.md")
@@ -57,6 +58,7 @@ SETTINGS = {
     "management_token": "lets the central ledger pull; also `TWOPHP_MANAGEMENT_TOKEN`",
     "pull_url": "where it can; also `TWOPHP_PULL_URL`",
 }
+READ = {str: "", whole: "a whole number", number: "a number", flag: "`1` or `0`", names: "separated by commas"}
 # Not a keyword of their own, or told in the prose.
 ELSEWHERE = {"service", "identify", "endpoints", "proxies", "stored_headers"}
 
@@ -69,6 +71,10 @@ def server_page() -> str:
         "problems": markdown(
             ("Status", "Code", "Title"),
             ((str(kind.status), f"`{code}`", kind.title) for code, kind in PROBLEMS.items()),
+        ),
+        "variables": markdown(
+            ("Variable", "Setting", ""),
+            ((f"`{name}`", f"`{one.setting}=`", READ[one.read]) for name, one in SERVER.items()),
         ),
         "settings": markdown(("Setting", "Default", ""), _described(SETTINGS, _defaults(Settings))),
     }

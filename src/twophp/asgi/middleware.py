@@ -35,10 +35,10 @@ from twophp.asgi.server import Server
 from twophp.asgi.settings import Options, Settings, header_names
 from twophp.core.errors import ConfigError, TwoPHPError, WireError
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
+from twophp.engine.environment import SERVER, secret_in, with_environment
 from twophp.engine.identify import Identify, anonymous
 from twophp.engine.ledger import open_ledger
 from twophp.engine.requests import effective_scheme, proxies
-from twophp.engine.ship import secret_in
 from twophp.ports import Clock, Store
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys
@@ -60,12 +60,12 @@ class TwoPhaseMiddleware:
         self,
         app: AnyApp,
         *,
-        service: str,
-        store: str,
         identify: Identify,
         policies: Policies,
+        service: str | None = None,
+        store: str | None = None,
         keys: Keys | None = None,
-        trusted_proxies: Iterable[str] = (),
+        trusted_proxies: Iterable[str] | None = None,
         stored_headers: Iterable[str] = (),
         methods: Iterable[str] = MUTATIONS,
         metrics: WantsMetrics = False,
@@ -76,20 +76,24 @@ class TwoPhaseMiddleware:
         known = set(Settings.__struct_fields__)
         if unknown := settings.keys() - known:
             raise ConfigError(f"unknown setting: {', '.join(sorted(unknown))}", code="bad_setting")
+        said: dict[str, Any] = {"service": service, "store": store, **settings}
+        if trusted_proxies is not None:
+            said["trusted_proxies"] = trusted_proxies
+        said = with_environment(said, SERVER, required=("service", "store"))
+        self._store_url: str = said.pop("store")
         self.app: App = app
         self._settings = Settings(
-            service=service,
             identify=identify,
             endpoints=endpoints,
-            proxies=proxies(trusted_proxies),
+            proxies=proxies(said.pop("trusted_proxies", ())),
             stored_headers=header_names(stored_headers),
             methods=frozenset(methods),
-            **settings,
+            **said,
         )
+        service = self._settings.service
         self._management_token = self._settings.management_token or secret_in(os.environ, MANAGEMENT_VARIABLE)
         self._settings.shipping()  # A setting that cannot work is said now, not when the first row is sent.
         self._observers = Observers(service, endpoints, metrics=metrics)
-        self._store_url = store
         self._keys = keys
         self._clock = clock
         self._records_plain = any(endpoint.policy.transparent for endpoint in endpoints)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -16,6 +17,7 @@ from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
 from twophp.engine.effects import act_deliverer
 from twophp.engine.egress import Resolver, Rules, Target, check_url, resolve, system_resolver
+from twophp.engine.environment import names, secret_in
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
 from twophp.engine.identify import Who, principal_of
 from twophp.engine.obligation_rules import Rules as ObligationRules
@@ -25,6 +27,7 @@ from twophp.engine.webhooks import Secret, read_secret
 from twophp.ports import Store, Vault
 from twophp.wire.callback import Acknowledgement, encode
 
+SECRETS_VARIABLE: Final = "TWOPHP_WEBHOOK_SECRETS"
 LOOK_UP_S: Final = 1.0
 """How long a request waits for the name of its callback; a name that is slower is judged when it is called."""
 
@@ -43,7 +46,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 
     def secrets(self) -> list[Secret]:
         """The keys callbacks are signed with; the first signs, all verify at a receiver that rotates."""
-        return _secrets(self.webhook_secrets)
+        return _secrets(self.webhook_secrets or names(secret_in(os.environ, SECRETS_VARIABLE) or ""))
 
     def check(self, url: str, principal: str) -> Target:
         """Refuse a callback by its text alone, whoever asks how often (A-65): rules first, then the identity's own."""

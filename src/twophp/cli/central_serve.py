@@ -18,7 +18,7 @@ from twophp.central.ports import CentralStore, Role
 from twophp.cli.output import examples
 from twophp.core.errors import ConfigError
 from twophp.engine.egress_addresses import is_loopback, read_address
-from twophp.engine.ship import secret_in
+from twophp.engine.environment import secret_in
 from twophp.stores.vault import mint_key
 
 CENTRAL_URL: Final = "sqlite:///central.db"

@@ -14,8 +14,8 @@ from twophp.cli.output import note
 from twophp.cli.rows import safe
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, Refused, StoreUnavailable
+from twophp.engine.environment import secret_in
 from twophp.engine.fetch import fetch, read_origin
-from twophp.engine.ship import secret_in
 from twophp.ports import MOST_ROWS, Calls, Find, Initiated, Question, Stalled, Tail, Tree
 from twophp.wire.rows import decode_rows
 

@@ -23,7 +23,7 @@ from typing import Any, Final, Self, TypeAlias, Unpack
 from twophp.client.ledger import Ledger
 from twophp.client.notebook import STAND_IN_TTL_MS
 from twophp.client.outgoing import callback_token
-from twophp.client.settings import Options, Settings
+from twophp.client.settings import Options, settings_of
 from twophp.core.call import Evidence, evidence_of
 from twophp.core.call_machine import UNKNOWN, Decision, Told
 from twophp.core.errors import StoreError, WireError
@@ -42,8 +42,8 @@ NO_CONTENT, BAD_REQUEST, NOT_FOUND, NOT_ALLOWED, CONFLICT, UNAVAILABLE = 204, 40
 class CallbackReceiver:
     """Takes ``POST .../{token}``. 204: written down, or known already. Anything else is tried again by the server."""
 
-    def __init__(self, *, ledger: str, source: str, **options: Unpack[Options]) -> None:
-        self._settings = Settings(ledger=ledger, source=source, **options)
+    def __init__(self, *, ledger: str | None = None, source: str | None = None, **options: Unpack[Options]) -> None:
+        self._settings = settings_of(ledger, source, options)
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
 

@@ -19,7 +19,7 @@ from twophp.client.exchange import Asked, Lost, NotSent, Outcome, Reply, Send
 from twophp.client.libraries import DRAINED_BYTES, Body, refused, whole
 from twophp.client.options import options_of
 from twophp.client.reconciler import MOST, Progress, Reconciliation
-from twophp.client.settings import Options, Settings
+from twophp.client.settings import Options, Settings, settings_of
 from twophp.wire import fields
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.targets import target_of
@@ -45,10 +45,10 @@ class TwoPhaseAdapter(HTTPAdapter):
     There are no retries by status or read error to be set: for a mutation they would be second calls (A-28).
     """
 
-    def __init__(self, *, ledger: str, source: str, **options: Unpack[Options]) -> None:
+    def __init__(self, *, ledger: str | None = None, source: str | None = None, **options: Unpack[Options]) -> None:
         super().__init__()
         self._pid = os.getpid()
-        self._machinery = Machinery(Settings(ledger=ledger, source=source, **options))
+        self._machinery = Machinery(settings_of(ledger, source, options))
         self._machinery.begin(lambda: _Blocking(self, requests.Request("GET", "https://localhost").prepare(), {}))
 
     def send(self, request: Any, *args: Any, **how: Any) -> Any:

@@ -9,6 +9,7 @@ import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
+from twophp.engine.environment import CLIENT, with_environment
 from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId
@@ -112,6 +113,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """How long before the deadline the client stops (A-25): 2 % and at least 100 ms, at most half of the TTL."""
         wanted = max(100, ttl_ms // 50) if self.margin_ms is None else self.margin_ms
         return min(wanted, ttl_ms // 2)
+
+
+def settings_of(ledger: str | None, source: str | None, options: Options) -> Settings:
+    """What was said, and of the rest what the environment says."""
+    said = {"ledger": ledger, "source": source, **options}
+    return Settings(**with_environment(said, CLIENT, required=("ledger", "source")))
 
 
 class Options(TypedDict, total=False):

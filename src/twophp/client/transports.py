@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from twophp.client.driver import AsyncMachinery, Machinery
 from twophp.client.libraries import Awaiting, Blocking, Body, any_library, asked_by, installed, is_ours, library_of
 from twophp.client.reconciler import MOST, Progress, Reconciliation
-from twophp.client.settings import Options, Settings
+from twophp.client.settings import Options, settings_of
 
 if TYPE_CHECKING:
     import httpx
@@ -33,10 +33,12 @@ class TwoPhaseTransport(SyncBase):
     will not do: for certificates, limits, HTTP/2. It is closed with this one. Every other setting is in docs/client.md.
     """
 
-    def __init__(self, *, ledger: str, source: str, transport: Any = None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, *, ledger: str | None = None, source: str | None = None, transport: Any = None, **options: Unpack[Options]
+    ) -> None:
         self._given = transport
         self._inner: dict[tuple[int, Any], Any] = {}
-        self._machinery = Machinery(Settings(ledger=ledger, source=source, **options))
+        self._machinery = Machinery(settings_of(ledger, source, options))
         self._machinery.begin(self._own)
 
     def handle_request(self, request: Any) -> Any:
@@ -93,10 +95,12 @@ class AsyncTwoPhaseTransport(AsyncBase):
     It belongs to one asyncio event loop. The ledger is opened by ``async with``, or by the first mutation.
     """
 
-    def __init__(self, *, ledger: str, source: str, transport: Any = None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, *, ledger: str | None = None, source: str | None = None, transport: Any = None, **options: Unpack[Options]
+    ) -> None:
         self._given = transport
         self._inner: dict[tuple[int, Any], Any] = {}
-        self._machinery = AsyncMachinery(Settings(ledger=ledger, source=source, **options))
+        self._machinery = AsyncMachinery(settings_of(ledger, source, options))
 
     async def handle_async_request(self, request: Any) -> Any:
         """See httpx: one request, one response. Raises PhaseError where the protocol came to no answer."""

@@ -26,7 +26,6 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -36,6 +35,7 @@ from twophp.core.errors import ConfigError, DeliveryFailed, StoreError
 from twophp.core.obligation import Obligation
 from twophp.core.records import Instant
 from twophp.engine.connectors import require_reserved
+from twophp.engine.environment import number_in, secret_in
 from twophp.engine.fetch import Answer, fetch, read_origin
 from twophp.engine.obligations import Told
 from twophp.engine.shipments import Shipments
@@ -114,7 +114,7 @@ def shipping(
     where = url or environ.get(URL_VARIABLE)
     if not where:
         return None
-    every = interval_s if interval_s is not None else float(environ.get(INTERVAL_VARIABLE, 5.0))
+    every = interval_s if interval_s is not None else number_in(environ, INTERVAL_VARIABLE, 5.0)
     secret = token or secret_in(environ, TOKEN_VARIABLE) or ""
     return Shipping(
         url=where,
@@ -124,13 +124,6 @@ def shipping(
         pull_url=pull_url,
         allow_insecure=allow_insecure,
     )
-
-
-def secret_in(environ: Mapping[str, str], name: str) -> str | None:
-    """A secret from the environment, or from the file that ``<name>_FILE`` names."""
-    if path := environ.get(f"{name}_FILE"):
-        return Path(path).read_text(encoding="utf-8").strip()
-    return environ.get(name)
 
 
 class _Registered(msgspec.Struct, frozen=True):

@@ -48,7 +48,9 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "wrong_place": Kind(400, "A field was sent where it has no meaning."),
     "bad_batch": Kind(400, "The rows are not what the schema says."),
     "bad_evidence": Kind(400, "What a service tells about a call is not what the schema says."),
-    "bad_callback": Kind(400, "The callback must be an https URL without userinfo, fragment or comma."),
+    "bad_callback": Kind(
+        400, "The callback must be an https URL that may be called, without userinfo, fragment or comma."
+    ),
     "unauthenticated": Kind(401, "Authentication failed."),
     "tls_required": Kind(403, "Two-phase requests need TLS."),  # draft §13.6
     "other_identity": Kind(403, "The intent belongs to another identity."),  # draft §13.2; A-67: no Phase-State
