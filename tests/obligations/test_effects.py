@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from tests.obligations.scene import GUARD_S, TIMEOUT_MS, Scene, Sink, codes, refused
 from twophp.core.errors import StoreError
 from twophp.core.job import Tries
+from twophp.engine.effects import decode_payload, encode_payload
 from twophp.obligations import Effect, ObligationTracker, State, Statement
 
 
@@ -203,3 +205,10 @@ def test_memory_applies_no_sql() -> None:
             tracker.commit(oid, "t", apply=_insert("a"))
         assert error.value.code == "no_sql"
         assert tracker.get(oid).state is State.RESERVED
+
+
+@pytest.mark.parametrize("payload", [None, {"a": 1}, "text", b"", b"bytes", b"{}", [], 7, False])
+def test_a_payload_comes_back_as_it_was_and_those_of_earlier_releases_too(payload: object) -> None:
+    assert decode_payload(encode_payload(payload)) == payload
+    if payload is not None and not isinstance(payload, bytes):
+        assert decode_payload(b"j" + msgspec.json.encode(payload)) == payload

@@ -104,6 +104,8 @@ class Signal(StrEnum):
 
 # Looking an enum's member up by name costs ten times as much as a global; the functions below run for every effect.
 _ABSENT, _RESERVED, _OVERDUE = State.ABSENT, State.RESERVED, State.OVERDUE
+_BY_RESERVE, _BY_COMMIT = Signal.RESERVE, Signal.COMMIT
+_NO_STEPS: Final[tuple[JournalEvent, ...]] = ()
 _TEXT: Final[dict[State, str]] = {state: state.value for state in State}
 _STATES: Final[dict[str, State]] = {state.value: state for state in State}
 
@@ -209,7 +211,7 @@ def by_flow_and_key(flow: str, key: str) -> Key:
     return _new_key(Key, (BY_FLOW_AND_KEY, (flow, key)))
 
 
-class Reserve(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Reserve(msgspec.Struct, frozen=True, gc=False):
     """Record a tentative effect. ``obligation_id`` is a fresh one."""
 
     obligation_id: str
@@ -297,38 +299,67 @@ def decide(obligation: Obligation | None, command: Command, now: Instant, flows:
     """
     if type(command) is Reserve:
         return _reserve(obligation, command, now, flows)
-    signal = _signal_of(command)
-    cell, after, steps = _take(obligation, signal, command, now)
-    told = ALREADY_ROLLED_BACK if signal is Signal.ROLLBACK and type(cell) is Replay else None
-    return Decision(cell, after, steps, bool(steps), None, told)
-
-
-def _signal_of(command: Command) -> Signal:
     if type(command) is Commit:
-        return Signal.COMMIT
-    if type(command) is Rollback:
-        return Signal.ROLLBACK_STRICT if command.strict else Signal.ROLLBACK
-    return Signal.SCAN
+        return _take(obligation, _BY_COMMIT, command, now)
+    if type(command) is Scan:
+        return _take(obligation, Signal.SCAN, command, now)
+    assert type(command) is Rollback
+    decision = _take(obligation, Signal.ROLLBACK_STRICT if command.strict else Signal.ROLLBACK, command, now)
+    if type(decision.verdict) is not Replay:
+        return decision
+    return Decision(decision.verdict, obligation, information=ALREADY_ROLLED_BACK)  # A-70
+
+
+# Everything is built by position: a keyword, a copy, ``max`` or an enum's ``value`` costs as much as all the rest.
 
 
 def _reserve(holder: Obligation | None, command: Reserve, now: Instant, flows: Container[str]) -> Decision:
     """Let the holder's cell speak, twice if the holder has to leak first; then make the new obligation."""
-    if command.flow not in flows:
-        raise UnknownFlow(f"unknown flow: {command.flow!r}")
-    if command.timeout_ms <= 0:
+    id_, flow, timeout_ms = command.obligation_id, command.flow, command.timeout_ms
+    if flow not in flows:
+        raise UnknownFlow(f"unknown flow: {flow!r}")
+    if timeout_ms <= 0:
         raise Refused("timeout_ms must be positive", code="bad_timeout")
-    if holder is not None and holder.obligation_id == command.obligation_id:
+    leaked, steps = None, _NO_STEPS
+    if holder is None:
+        cell = TABLE[_ABSENT][_BY_RESERVE]
+    elif holder.obligation_id == id_:
         return _reserve_again(holder, command, now)
-    assert holder is None or (holder.flow, holder.key) == (command.flow, command.key or None), "not in the way"
-    cell, after, steps = _take(holder, Signal.RESERVE, command, now)
-    leaked = after if steps else None
-    if leaked is not None:
-        cell = _cell(leaked, Signal.RESERVE, now)
+    else:
+        cell, leaked, steps = _met(holder, command, now)
     if type(cell) is not Goto:
         return Decision(cell, holder)
-    new = _reserved(command, now)
-    step = _step(new, cell, _ABSENT, _RESERVED, now, now, command.trace_id, command.flow)
-    return Decision(cell, new, (*steps, step), True, leaked)  # noqa: FBT003 - by position, because this is the hot path
+    event = cell.event
+    assert event is not None  # INV-OBL-AUDIT-COMPLETE
+    trace_id = command.trace_id
+    new = Obligation(
+        id_,
+        flow,
+        command.key,
+        trace_id,
+        command.intent,
+        now,
+        timeout_ms,
+        _RESERVED,
+        1,
+        None,
+        "",
+        now + timeout_ms,
+        command.counted,
+    )
+    step = JournalEvent(OBLIGATION, id_, event, "Absent", "Reserved", now, now, 0, trace_id, flow)
+    return Decision(cell, new, (*steps, step), True, leaked)  # noqa: FBT003 - see above
+
+
+def _met(
+    holder: Obligation, command: Reserve, now: Instant
+) -> tuple[Cell, Obligation | None, tuple[JournalEvent, ...]]:
+    """The cell that speaks in the end, and the holder if it had to leak first."""
+    assert (holder.flow, holder.key) == (command.flow, command.key or None), "not in the way"
+    met = _take(holder, _BY_RESERVE, command, now)
+    if not met.changed or met.obligation is None:
+        return met.verdict, None, ()
+    return TABLE[met.obligation.state][_BY_RESERVE], met.obligation, met.steps
 
 
 def _reserve_again(holder: Obligation, command: Reserve, now: Instant) -> Decision:
@@ -336,80 +367,48 @@ def _reserve_again(holder: Obligation, command: Reserve, now: Instant) -> Decisi
     if (holder.flow, holder.key) != (command.flow, command.key):
         message = f"obligation {command.obligation_id} was reserved with another flow or key; use a fresh id"
         raise Refused(message, code=RESERVE_MISMATCH)
-    cell, after, steps = _take(holder, Signal.RESERVE_AGAIN, command, now)
-    return Decision(cell, after, steps, changed=bool(steps))
+    return _take(holder, Signal.RESERVE_AGAIN, command, now)
 
 
-def _take(
-    obligation: Obligation | None, signal: Signal, command: Command, now: Instant
-) -> tuple[Cell, Obligation | None, tuple[JournalEvent, ...]]:
-    """The cell, and what it makes of the obligation that was there before."""
-    cell = _cell(obligation, signal, now)
-    goto = cell.goto if type(cell) is Refuse else cell
-    if obligation is None or type(goto) is not Goto or goto.path[-1] is _RESERVED:
-        return cell, obligation, ()
-    settled, step = _settled(obligation, goto, command, now)
-    return cell, settled, (step,)
-
-
-def _cell(obligation: Obligation | None, signal: Signal, now: Instant) -> Cell:
+def _take(obligation: Obligation | None, signal: Signal, command: Command, now: Instant) -> Decision:
+    """What the cell makes of the obligation that was there before."""
     cell = TABLE[_ABSENT if obligation is None else obligation.effective_state(now)][signal]
     assert type(cell) is not Never, cell.why
-    return cell
-
-
-# Records and events are built by position: a keyword, a copy or an enum's ``value`` costs as much as all the rest.
-
-
-def _reserved(command: Reserve, now: Instant) -> Obligation:
-    return Obligation(
-        command.obligation_id,
-        command.flow,
-        command.key,
-        command.trace_id,
-        command.intent,
-        now,
-        command.timeout_ms,
-        _RESERVED,
-        1,
-        None,
-        "",
-        now + command.timeout_ms,
-        command.counted,
-    )
-
-
-def _settled(before: Obligation, goto: Goto, command: Command, now: Instant) -> tuple[Obligation, JournalEvent]:
+    goto = cell.goto if type(cell) is Refuse else cell
+    if type(goto) is not Goto or obligation is None:
+        return Decision(cell, obligation)
     after = _STATES[goto.path[-1]]
-    leaked = goto.event == LEAK_EVENT
+    return Decision(cell, obligation) if after is _RESERVED else _settled(obligation, cell, goto, after, command, now)
+
+
+def _settled(before: Obligation, cell: Cell, goto: Goto, after: State, command: Command, now: Instant) -> Decision:
+    event = goto.event
+    assert event is not None  # INV-OBL-AUDIT-COMPLETE
     who: Resolution = command.resolution if type(command) is Rollback else "caller"
+    detail: str = who
+    at = now
+    if event == LEAK_EVENT:
+        # A-27: true from the timeout on, whenever it is noticed. A-73: OBL-004 carries the error code as well.
+        who, at, detail = "leak_scan", before.overdue_at, LEAK_TIMEOUT
+    id_, trace_id, reserved_at = before.obligation_id, before.trace_id, before.reserved_at
     settled = Obligation(
-        before.obligation_id,
+        id_,
         before.flow,
         before.key,
-        before.trace_id,
+        trace_id,
         before.intent,
-        before.reserved_at,
+        reserved_at,
         before.timeout_ms,
         after,
         before.version + 1,
-        max(now, before.reserved_at),  # A-29: never before its beginning.
-        "leak_scan" if leaked else who,
+        now if now > reserved_at else reserved_at,  # noqa: FURB136 - A-29: never before its beginning.
+        who,
         None,
         before.counted,
     )
-    at = before.overdue_at if leaked else now  # A-27: true from the timeout on, whenever it is noticed.
-    detail = LEAK_TIMEOUT if leaked else who  # A-73: OBL-004 carries the error code as well.
-    return settled, _step(before, goto, before.state, after, at, now, command.trace_id, detail)
-
-
-def _step(
-    subject: Obligation, goto: Goto, before: State, after: State, at: Instant, now: Instant, trace_id: str, detail: str
-) -> JournalEvent:
-    event = goto.event
-    assert event is not None  # INV-OBL-AUDIT-COMPLETE
-    told, found = trace_id or subject.trace_id, subject.obligation_id
-    return JournalEvent(OBLIGATION, found, event, _TEXT[before], _TEXT[after], at, now, 0, told, detail)
+    told = command.trace_id or trace_id
+    step = JournalEvent(OBLIGATION, id_, event, _TEXT[before.state], _TEXT[after], at, now, 0, told, detail)
+    return Decision(cell, settled, (step,), True)  # noqa: FBT003 - see above
 
 
 def scan_completed(*, scanned: int, leaked: int, now: Instant, trace_id: str = "") -> JournalEvent:
@@ -449,6 +448,8 @@ def canonical_key(payload: Any = None, key: str | None = None) -> str:
             raise Refused("key must not be empty; leave it out to have it derived", code="empty_key")
         return key
     named = payload.get("key") if type(payload) is dict or isinstance(payload, Mapping) else None
+    if type(named) is str and named:
+        return named
     if named is not None and named != "":
         return named if isinstance(named, str) else _canonical(named).decode()
     if payload is None or (isinstance(payload, Sized) and not len(payload)):

@@ -41,7 +41,7 @@ Act: TypeAlias = Callable[[Effect], Awaitable[None] | None]
 """Makes an effect visible, or releases it. It may be called again with the same effect; raising asks for that."""
 
 
-# Payloads: JSON or plain bytes, told apart by the first byte.
+# Payloads: JSON as it is, or plain bytes after a letter that no JSON begins with. Earlier releases put one before JSON.
 
 _JSON: Final = b"j"
 _BYTES: Final = b"b"
@@ -56,7 +56,7 @@ def encode_payload(payload: Any) -> bytes:
     if isinstance(payload, bytes):
         return _BYTES + payload
     try:
-        return _JSON + _encode(payload)
+        return _encode(payload)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Refused(f"the payload cannot be stored: {error}", code="payload_not_canonical") from error
 
@@ -65,7 +65,9 @@ def decode_payload(stored: bytes | None) -> Any:
     """The payload as JSON has it, its bytes, or None."""
     if not stored:
         return None
-    return stored[1:] if stored[:1] == _BYTES else msgspec.json.decode(stored[1:])
+    if stored[:1] == _BYTES:
+        return stored[1:]
+    return msgspec.json.decode(stored[1:] if stored[:1] == _JSON else stored)
 
 
 # Letters.

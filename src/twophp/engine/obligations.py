@@ -34,6 +34,7 @@ from twophp.core.obligation import (
     canonical_key,
     scan_completed,
 )
+from twophp.core.records import Key, Sealed
 from twophp.engine.effects import decode_payload, encode_payload
 from twophp.engine.obligation_changes import (
     NO_SEALS,
@@ -43,7 +44,6 @@ from twophp.engine.obligation_changes import (
     NeedsKey,
     NeedsPayload,
     Reserving,
-    Seals,
     Settling,
     SettlingAll,
     Wanted,
@@ -79,7 +79,7 @@ class Obligations:
     def __init__(
         self,
         store: Store,
-        vault: Vault,
+        vault: Vault | None,
         service: str,
         *,
         mint: MintId,
@@ -87,7 +87,10 @@ class Obligations:
         outbox: Outbox | None = None,
         told: Told | None = None,
     ) -> None:
-        """An outbox is needed only where the rules name effects or releases."""
+        """An outbox is needed only where the rules name effects or releases.
+
+        Without a vault payloads are kept as they are: in memory, where a key would lie beside them.
+        """
         self._store = store
         self._vault = vault
         self._service = service
@@ -96,6 +99,7 @@ class Obligations:
         self._outbox = outbox
         self._told = told
         self._follows = Consequences(rules, outbox)
+        self._budgets, self._timeout_ms = rules.budgets, rules.leak_timeout_ms
 
     # What callers ask for.
 
@@ -158,27 +162,31 @@ class Obligations:
         intent: str = "",
     ) -> Wanted:
         """The change that reserves, under a fresh id."""
+        return self.reserving_with(*self.command(flow, payload, trace_id, key, timeout_ms, intent))
+
+    def reserving_with(self, command: Reserve, sealed: Sealed | None) -> Wanted:
+        """The same, of what ``command`` found."""
+        keys: tuple[Key, ...] = (by_id(command.obligation_id),)
+        if command.key:
+            keys = (*keys, by_flow_and_key(command.flow, command.key))
+        if command.counted:
+            keys = (*keys, by_flow(command.flow))
+        return Reserving(self._follows, keys, command, NO_SEALS if sealed is None else {"payload": sealed})
+
+    def command(
+        self, flow: str, payload: Any, trace_id: str, key: str | None, timeout_ms: int | None, intent: str = ""
+    ) -> tuple[Reserve, Any]:
+        """What a reserve asks for, under a fresh id, and its payload as it is kept."""
         name = canonical_key(payload, key)
         obligation_id = self._mint()
-        budgeted = flow in self._rules.budgets
-        command = Reserve(
-            obligation_id=obligation_id,
-            flow=flow,
-            trace_id=trace_id,
-            key=name,
-            intent=intent,
-            timeout_ms=self._rules.leak_timeout_ms if timeout_ms is None else timeout_ms,
-            counted=budgeted,
-        )
-        identity = by_id(obligation_id)
-        keys = (identity, by_flow_and_key(flow, name)) if name else (identity,)
-        if budgeted:
-            keys = (*keys, by_flow(flow))
-        encoded = encode_payload(payload)
-        seals: Seals = NO_SEALS
-        if encoded:
-            seals = {"payload": self._vault.seal(encoded, context=self._context(obligation_id))}
-        return Reserving(self._follows, keys, command, seals)
+        if timeout_ms is None:
+            timeout_ms = self._timeout_ms
+        command = Reserve(obligation_id, flow, trace_id, name, intent, timeout_ms, flow in self._budgets)
+        if payload is None:
+            return command, None
+        if self._vault is None:
+            return command, encode_payload(payload)
+        return command, self._vault.seal(encode_payload(payload), context=self._context(obligation_id))
 
     def settling(self, obligation_id: str, command: Commit | Rollback, apply: tuple[Statement, ...] = ()) -> Wanted:
         """The change that commits or rolls back."""
@@ -226,8 +234,8 @@ class Obligations:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a change is all there is to a command: nothing to read first, to wake or to tell."""
-        return self._outbox is None and self._told is None
+        """Whether a record and its line are all there is to a command: nothing to read or count, to wake or to tell."""
+        return self._outbox is None and self._told is None and not self._rules.budgets
 
     async def _made(self, wanted: Wanted) -> Any:
         if self._outbox is not None:
@@ -281,7 +289,9 @@ class Obligations:
 
     async def _stored_payload(self, obligation_id: str) -> bytes | None:
         sealed = await self._store.unseal(by_id(obligation_id), "payload")
-        return None if sealed is None else self._vault.open(sealed, context=self._context(obligation_id))
+        if sealed is None or self._vault is None:
+            return sealed
+        return self._vault.open(sealed, context=self._context(obligation_id))
 
     def _context(self, obligation_id: str) -> bytes:
         return seal_context(self._service, obligation_id, "payload")

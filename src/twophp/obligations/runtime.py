@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict
 
 from twophp.core.errors import ConfigError, StoreError
 from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.obligation import LEAK_TIMEOUT_MS, Obligation, ObligationError
-from twophp.core.records import Key
 from twophp.engine.current import current_intent
 from twophp.engine.effects import Act, act_deliverer
 from twophp.engine.fencing import Fencing
@@ -18,7 +17,7 @@ from twophp.engine.obligation_retention import RETENTION_MS
 from twophp.engine.obligation_rules import SCAN_INTERVAL_S, Rules, rules_for
 from twophp.engine.obligations import Obligations, Told
 from twophp.engine.outbox import Outbox, Wait, wait_for_news
-from twophp.ports import Clock, Decide, Statement, Vault
+from twophp.ports import Clock, Statement, Vault
 from twophp.stores.clock import ids_in_order, system_clock
 from twophp.stores.keys import Keys
 from twophp.stores.memory import MemoryStore
@@ -92,22 +91,20 @@ class Runtime:
             message = f"{self.url} belongs to the service {owner!r}; give the tracker a store of its own"
             raise ConfigError(message, code="other_service")
         vault = self._vault()
-        self.outbox = self._outbox(vault) if self.rules.owes else None
+        self.outbox = self._outbox(vault or ClearVault()) if self.rules.owes else None
         self.obligations = Obligations(
             store, vault, owner, mint=ids_in_order(), rules=self.rules, outbox=self.outbox, told=self._told
         )
         self.fencing = Fencing(store, self.obligations)
 
     @property
-    def at_once(self) -> Callable[[Sequence[Key], Decide], Any] | None:
-        """How to make a change without an event loop, if its store can and there is no more to it."""
-        if isinstance(self.store, MemoryStore) and self.obligations.is_plain:
-            return self.store.transact_at_once
-        return None
+    def at_once(self) -> MemoryStore | None:
+        """The store, if it can make a change without an event loop and there is no more to it."""
+        return self.store if isinstance(self.store, MemoryStore) and self.obligations.is_plain else None
 
-    def _vault(self) -> Vault:
+    def _vault(self) -> Vault | None:
         if self.url == "memory:" and self._keys is None:
-            return ClearVault()
+            return None
         return open_vault(self.url, self._keys, clock=self._clock)
 
     def _outbox(self, vault: Vault) -> Outbox:

@@ -11,13 +11,22 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 from twophp.core.errors import StoreUnavailable
-from twophp.core.obligation import ALREADY_COMMITTED, Commit, Decision, Obligation, ObligationError, Rollback, admitted
+from twophp.core.machine import Refuse
+from twophp.core.obligation import (
+    ALREADY_COMMITTED,
+    Commit,
+    Decision,
+    Obligation,
+    ObligationError,
+    Rollback,
+    admitted,
+)
 from twophp.core.records import Instant
 from twophp.engine.fencing import Token
 from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, leak_report
 from twophp.engine.obligation_changes import Wanted
 from twophp.engine.obligation_rules import milliseconds
-from twophp.engine.obligations import MAY_BE_MADE_AGAIN, Scanned
+from twophp.engine.obligations import Scanned
 from twophp.obligations.runtime import Apply, Options, Runtime, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
 from twophp.stores.portal import Portal
@@ -44,7 +53,9 @@ class ObligationTracker:
         if self._portal is not None:
             self._portal.run(runtime.start())
         self._obligations = runtime.obligations
+        # Nothing waits in memory: most changes are made right here, without a coroutine.
         self._at_once = runtime.at_once if is_direct else None
+        self._flows = runtime.rules.flows
 
     def __enter__(self) -> Self:
         return self
@@ -80,23 +91,27 @@ class ObligationTracker:
         ``key`` is what others of the flow must not reserve meanwhile; by default the payload's member ``key``, else its
         digest (A-75). Raises ERR_OBL_DUPLICATE_RESERVE while another holds it, and ValueError for an unknown flow.
         """
-        obligations = self._obligations
         timeout_ms = None if timeout_secs is None else milliseconds(timeout_secs)
-        trace = trace_id if trace_id is not None else trace_of(trace_id)
-        decision = self._make(obligations.reserving(flow, payload, trace, key, timeout_ms))
-        if decision.code is not None:
-            admitted(decision, f"flow {flow!r}")
-        assert decision.obligation is not None
-        return decision.obligation.obligation_id
+        trace = trace_of(None) if trace_id is None else trace_id
+        command, sealed = self._obligations.command(flow, payload, trace, key, timeout_ms)
+        if self._at_once is not None and self._at_once.reserve_at_once(command, self._flows, sealed):
+            return command.obligation_id
+        admitted(self._make(self._obligations.reserving_with(command, sealed)), f"flow {flow!r}")
+        return command.obligation_id
 
     def commit(self, obligation_id: str, trace_id: str | None = None, *, apply: Apply = ()) -> Decision:
         """Make the effect permanent and visible: the state, what is owed outside, and ``apply``, or none of it.
 
         Raises ERR_OBL_LEAK_TIMEOUT at or over the timeout, whether or not a scan has come by.
         """
-        trace = trace_id if trace_id is not None else trace_of(trace_id)
-        decision = self._make(self._obligations.settling(obligation_id, Commit(trace_id=trace), statements(apply)))
-        return decision if decision.code is None else admitted(decision, f"obligation {obligation_id}")
+        command = Commit(trace_id=trace_of(None) if trace_id is None else trace_id)
+        if self._at_once is not None and apply == ():
+            decision = self._at_once.settle_at_once(obligation_id, command)
+        else:
+            decision = self._make(self._obligations.settling(obligation_id, command, statements(apply)))
+        if type(decision.verdict) is Refuse:
+            admitted(decision, f"obligation {obligation_id}")
+        return decision
 
     def rollback(self, obligation_id: str, trace_id: str | None = None, *, strict: bool = False) -> Decision:
         """Release everything tentative. Rolling back again succeeds and changes nothing, unless ``strict`` (A-70)."""
@@ -192,18 +207,13 @@ class ObligationTracker:
         self, obligation_id: str, trace_id: str, resolution: Literal["caller", "guard"], *, strict: bool = False
     ) -> Decision:
         command = Rollback(trace_id=trace_id, resolution=resolution, strict=strict)
-        decision = self._make(self._obligations.settling(obligation_id, command))
+        if self._at_once is not None:
+            decision = self._at_once.settle_at_once(obligation_id, command)
+        else:
+            decision = self._make(self._obligations.settling(obligation_id, command))
         return admitted(decision, f"obligation {obligation_id}")
 
     def _make(self, wanted: Wanted) -> Decision:
-        """Without a loop where nothing waits, unless the change turns out to need more than itself."""
-        if self._at_once is not None:
-            try:
-                found: Decision = self._at_once(wanted.keys, wanted)
-            except MAY_BE_MADE_AGAIN:
-                pass  # Nothing was written; the long way sees to what it needs.
-            else:
-                return found
         decision: Decision = self._run(self._obligations.make(wanted))
         return decision
 

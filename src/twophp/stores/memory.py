@@ -10,19 +10,32 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from twophp.core.entry import LEDGER_ID, LedgerEntry, broken_rules, restamped_line
 from twophp.core.errors import StoreError
 from twophp.core.fence import Fence
 from twophp.core.intent import Intent, Phase, by_pair
-from twophp.core.obligation import Obligation, by_id
+from twophp.core.obligation import (
+    BY_FLOW_AND_KEY,
+    BY_ID,
+    OBLIGATION,
+    Commit,
+    Decision,
+    Obligation,
+    Reserve,
+    Rollback,
+    State,
+    by_id,
+    decide,
+)
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.core.registrar_records import WrittenOnce
 from twophp.ports import (
@@ -50,23 +63,21 @@ from twophp.stores.clock import system_clock
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.view import View
 
+_ROLLED_BACK: Final = State.ROLLED_BACK
 _STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
-_PARTS: Final[tuple[Part, ...]] = ("payload", "response")
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 _NOTHING: Final = object()
 
 T = TypeVar("T")
 
 
-class _Slot:
+class _Slot(Struct, gc=False, eq=False):
     """Where a record is kept while it exists: under an id, found by its keys."""
 
-    __slots__ = ("id", "keys", "record")
-
-    def __init__(self, id_: int, record: Record, keys: tuple[Key, ...]) -> None:
-        self.id = id_
-        self.record = record
-        self.keys = keys
+    id: int
+    record: Any  # A ``Record``.
+    keys: tuple[Key, ...]
+    seals: dict[Part, Sealed]
 
 
 _Due: TypeAlias = tuple[Instant, int, int, Key]
@@ -85,7 +96,7 @@ class MemoryStore:
         self._next_id = 1
         self._found: dict[Key, _Slot] = {}
         self._due: defaultdict[str, list[_Due]] = defaultdict(list)
-        self._seals: dict[tuple[int, Part], Sealed] = {}
+        self._fresh: list[_Slot] = []  # Obligations whose appointment nobody has noted yet: most are settled before.
         self._entries: dict[int, LedgerEntry] = {}
         self._pairs: dict[tuple[str, str, str], int] = {}
         self._unsynced: dict[int, None] = {}
@@ -121,6 +132,51 @@ class MemoryStore:
             if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:
                 self._apply(change, keys)
             return change.answer
+
+    # What nearly every call of a tracker is: one obligation, its line, and nothing else. The machine decides, as ever,
+    # and what is kept is what ``transact_at_once`` would keep. What is saved is the paper: no view, put and change are
+    # made to be read once. A plain tuple is equal to its ``Key``, and is made in a third of the time.
+
+    def reserve_at_once(self, command: Reserve, flows: Container[str], sealed: Sealed | None) -> bool:
+        """Reserve, if nobody is in the way. False: somebody is, nothing was done, and ``transact`` is the way."""
+        identity: Any = BY_ID, (command.obligation_id,)
+        held: Any = BY_FLOW_AND_KEY, (command.flow, command.key)
+        found = self._found
+        with self._lock:
+            if held in found:
+                return False
+            now = self._clock()
+            self._now = now = now if now > self._now else self._now  # noqa: FURB136 - A-29, at a third of the price.
+            decision = decide(None, command, now, flows)
+            id_ = self._next_id
+            keys = (identity, held) if command.key else (identity,)
+            slot = _Slot(id_, decision.obligation, keys, {} if sealed is None else {"payload": sealed})
+            if found.setdefault(identity, slot) is not slot:
+                return False
+            if command.key:
+                found[held] = slot
+            self._next_id = id_ + 1
+            self._fresh.append(slot)
+            self._lines.append((id_, decision.steps[0]))
+        return True
+
+    def settle_at_once(self, obligation_id: str, command: Commit | Rollback) -> Decision:
+        """Commit or roll back. From then on it is found by its id alone; rolled back, it keeps no payload (A-62)."""
+        identity: Any = BY_ID, (obligation_id,)
+        with self._lock:
+            now = self._clock()
+            self._now = now = now if now > self._now else self._now  # noqa: FURB136
+            slot = self._found.get(identity)
+            decision = decide(None if slot is None else slot.record, command, now)
+            if slot is not None and decision.changed:
+                keys, slot.record = slot.keys, decision.obligation
+                if len(keys) > 1:
+                    del self._found[keys[1]]
+                    slot.keys = keys[:1]
+                if slot.record.state is _ROLLED_BACK:
+                    slot.seals = {}
+                self._lines.append((slot.id, decision.steps[0]))
+        return decision
 
     def _apply(self, change: Change, named: Sequence[Key]) -> None:
         if change.statements:
@@ -172,11 +228,11 @@ class MemoryStore:
             self._check_entry(slot, put.entry, put.journal)
         # From here on nothing can fail.
         if slot is None:
-            slot = _Slot(self._next_id, record, ())
+            slot = _Slot(self._next_id, record, (), {})
             self._next_id += 1
         self._move(slot, record, keys)
         for part, sealed in put.seals.items():
-            self._set(self._seals, (slot.id, part), _NOTHING if sealed is None else sealed)
+            self._set(slot.seals, part, _NOTHING if sealed is None else sealed)
         if put.entry is not None:
             self._write_entry(slot.id, put.entry)
         for event in put.journal:
@@ -216,8 +272,8 @@ class MemoryStore:
         self._move(slot, slot.record, ())
         if slot.id in self._entries:
             self._set(self._left, slot.id, None)
-        for part in _PARTS:
-            self._set(self._seals, (slot.id, part), _NOTHING)
+        for part in list(slot.seals):
+            self._set(slot.seals, part, _NOTHING)
 
     def _check_entry(self, slot: _Slot | None, entry: LedgerEntry, journal: Sequence[JournalEvent]) -> None:
         pair = _pair(entry)
@@ -248,6 +304,7 @@ class MemoryStore:
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: taken from a heap and put back, for they stay due until somebody attends to them."""
         with self._lock:
+            self._note_fresh()
             heap, found = self._due[kind], list[_Due]()
             while heap and heap[0][0] < before and len(found) < limit:
                 appointment = heappop(heap)
@@ -259,11 +316,18 @@ class MemoryStore:
                 heappush(heap, appointment)
             return [key for _at, _id, _version, key in found]
 
+    def _note_fresh(self) -> None:
+        for slot in self._fresh:
+            if slot.record.due_at is not None:
+                appointment = (slot.record.due_at, slot.id, slot.record.version, slot.record.keys()[0])
+                heappush(self._due[OBLIGATION], appointment)
+        self._fresh.clear()
+
     async def unseal(self, key: Key, part: Part) -> Sealed | None:
         """See ``Store.unseal``."""
         with self._lock:
             slot = self._found.get(key)
-            return None if slot is None else self._seals.get((slot.id, part))
+            return None if slot is None else slot.seals.get(part)
 
     async def changes(self, limit: int) -> Sequence[LedgerEntry]:
         """See ``Store.changes``."""
