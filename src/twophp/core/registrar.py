@@ -226,39 +226,8 @@ def decide(request: RegistrationRequest, facts: Facts, now: Instant) -> Decision
     binding = compare_bindings(None if found is None else found.replay_key, replay_key)
     rule = first_match(RULES, Case(request=request, facts=facts, now=now, binding=binding))
     prior = found if rule.discloses else None
-    result = _registration(request, replay_key, now) if rule.admits else prior
+    result = Registration(*request.meant(), replay_key, now) if rule.admits else prior
     return Decision(rule.code, rule.admits, state_said(rule, found), result, prior, rule.cause, rule.row)
-
-
-def _registration(request: RegistrationRequest, replay_key: str, now: Instant) -> Registration:
-    return Registration(
-        logical_request_key=request.logical_request_key,
-        replay_key=replay_key,
-        canonical_operation=request.canonical_operation,
-        canonical_target=request.canonical_target,
-        deployed_artifact_hash=request.deployed_artifact_hash,
-        owner_or_approval_binding=request.owner_or_approval_binding,
-        run_id=request.run_id,
-        authorization_nonce=request.authorization_nonce,
-        attempt_id=request.attempt_id,
-        registered_at=now,
-        protocol_version=request.protocol_version,
-    )
-
-
-def _request_of(row: Registration) -> RegistrationRequest:
-    """The request that the row claims to come from, to compute its digest once more."""
-    return RegistrationRequest(
-        protocol_version=row.protocol_version,
-        logical_request_key=row.logical_request_key,
-        canonical_operation=row.canonical_operation,
-        canonical_target=row.canonical_target,
-        deployed_artifact_hash=row.deployed_artifact_hash,
-        owner_or_approval_binding=row.owner_or_approval_binding,
-        run_id=row.run_id,
-        authorization_nonce=row.authorization_nonce,
-        attempt_id=row.attempt_id,
-    )
 
 
 # Around the transaction: before it the validator, after it the commit's fate, the verifier, and whoever asks later.
@@ -333,11 +302,10 @@ def verify(readback: Readback | None) -> VerifyStatus:
     if len(readback.registrations) != 1:
         return VerifyStatus.FAIL
     (row,) = readback.registrations
-    request = _request_of(row)
     holds = (
         row.status == DRAFT
-        and request.is_complete
-        and row.replay_key == request.replay_key
+        and row.is_complete
+        and row.replay_key == row.digest()
         and readback.nonce_consumed_by == row.logical_request_key
     )
     return VerifyStatus.PASS if holds else VerifyStatus.FAIL

@@ -17,6 +17,7 @@ from twophp.core.records import Instant, Key
 from twophp.core.registration import (
     DRAFT,
     Compensation,
+    Meant,
     Nonce,
     Registration,
     RegistrationRequest,
@@ -65,18 +66,9 @@ class Unverified(msgspec.Struct, frozen=True):
     logical_request_key: str
 
 
-class Consumed(WrittenOnce, frozen=True, gc=False):
+class Consumed(Meant, WrittenOnce, frozen=True, gc=False):
     """The logical key is used up, by whom and for what. The replay surface: one row for each logical effect."""
 
-    protocol_version: str
-    logical_request_key: str
-    canonical_operation: str
-    canonical_target: str
-    deployed_artifact_hash: str
-    owner_or_approval_binding: str
-    run_id: str
-    authorization_nonce: str
-    attempt_id: str  # Noted; it is in no key (REG-1-12).
     replay_key: str
     effect_run_id: str  # The run as far as it belongs to the effect (A-91).
     consumed_at: Instant
@@ -272,39 +264,12 @@ def effect_run_id(request: RegistrationRequest, *, strict: bool) -> str:
 
 def consumed_from(registration: Registration, effect_run: str) -> Consumed:
     """The consume row of an admitted registration."""
-    return Consumed(
-        protocol_version=registration.protocol_version,
-        logical_request_key=registration.logical_request_key,
-        canonical_operation=registration.canonical_operation,
-        canonical_target=registration.canonical_target,
-        deployed_artifact_hash=registration.deployed_artifact_hash,
-        owner_or_approval_binding=registration.owner_or_approval_binding,
-        run_id=registration.run_id,
-        authorization_nonce=registration.authorization_nonce,
-        attempt_id=registration.attempt_id,
-        replay_key=registration.replay_key,
-        effect_run_id=effect_run,
-        consumed_at=registration.registered_at,
-    )
+    return Consumed(*registration.meant(), registration.replay_key, effect_run, registration.registered_at)
 
 
 def registration_of(row: Consumed, verdict: Verification | None, status: str = DRAFT) -> Registration:
     """A consumed key as the rules see it: the row, and the verifier's word if there is one."""
-    return Registration(
-        protocol_version=row.protocol_version,
-        logical_request_key=row.logical_request_key,
-        canonical_operation=row.canonical_operation,
-        canonical_target=row.canonical_target,
-        deployed_artifact_hash=row.deployed_artifact_hash,
-        owner_or_approval_binding=row.owner_or_approval_binding,
-        run_id=row.run_id,
-        authorization_nonce=row.authorization_nonce,
-        attempt_id=row.attempt_id,
-        replay_key=row.replay_key,
-        registered_at=row.consumed_at,
-        status=status,
-        verify_status=_status(verdict),
-    )
+    return Registration(*row.meant(), row.replay_key, row.consumed_at, status, _status(verdict))
 
 
 def compensation_of(row: Compensated, verdict: Verification | None) -> Compensation:

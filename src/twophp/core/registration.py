@@ -83,8 +83,8 @@ _STATE_AFTER_VERIFY: Final[Mapping[VerifyStatus, State]] = {
 }
 
 
-class RegistrationRequest(msgspec.Struct, frozen=True):
-    """What a client asks for. ``issued_at`` and ``valid_until`` bound its freshness; None sets no bound."""
+class Meant(msgspec.Struct, frozen=True):
+    """What a registration is about. A request brings these nine fields, and every row that follows from it has them."""
 
     protocol_version: str
     logical_request_key: str
@@ -94,45 +94,51 @@ class RegistrationRequest(msgspec.Struct, frozen=True):
     owner_or_approval_binding: str
     run_id: str
     authorization_nonce: str
-    attempt_id: str
+    attempt_id: str  # Noted; it is in no key (REG-1-12).
+
+    def meant(self) -> tuple[str, str, str, str, str, str, str, str, str]:
+        """The nine, in order, for the next row."""
+        return (
+            self.protocol_version,
+            self.logical_request_key,
+            self.canonical_operation,
+            self.canonical_target,
+            self.deployed_artifact_hash,
+            self.owner_or_approval_binding,
+            self.run_id,
+            self.authorization_nonce,
+            self.attempt_id,
+        )
+
+    def digest(self) -> str:
+        """The replay key as it must be: neither nonce nor attempt enters it. Raises Refused when a field is empty."""
+        return identity.replay_key(**{name: getattr(self, name) for name in Meant.__struct_fields__[:7]})
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every field that binds, allows or identifies has a value (A-85)."""
+        return all(map(_is_text, self.meant()))
+
+
+class RegistrationRequest(Meant, frozen=True):
+    """What a client asks for. ``issued_at`` and ``valid_until`` bound its freshness; None sets no bound."""
+
     issued_at: Instant | None = None
     valid_until: Instant | None = None
 
     @property
     def replay_key(self) -> str:
         """The digest of what is meant; raises Refused when a bound field is empty."""
-        return identity.replay_key(
-            protocol_version=self.protocol_version,
-            logical_request_key=self.logical_request_key,
-            canonical_operation=self.canonical_operation,
-            canonical_target=self.canonical_target,
-            deployed_artifact_hash=self.deployed_artifact_hash,
-            owner_or_approval_binding=self.owner_or_approval_binding,
-            run_id=self.run_id,
-        )
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every field that binds, allows or identifies has a value (A-85)."""
-        return all(_is_text(getattr(self, field)) for field in self.__struct_fields__[:9])
+        return self.digest()
 
     def is_fresh(self, now: Instant) -> bool:
         """Whether a *new* request may enter now. It says nothing about a key that is consumed (REG-4-01)."""
         return _within(self.issued_at, now, self.valid_until)
 
 
-class Registration(msgspec.Struct, frozen=True):
+class Registration(Meant, frozen=True):
     """The consumed record and its inert row, written together and never changed; only the verifier adds its word."""
 
-    protocol_version: str
-    logical_request_key: str
-    canonical_operation: str
-    canonical_target: str
-    deployed_artifact_hash: str
-    owner_or_approval_binding: str
-    run_id: str
-    authorization_nonce: str
-    attempt_id: str
     replay_key: str
     registered_at: Instant
     status: str = DRAFT

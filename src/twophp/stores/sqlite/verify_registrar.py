@@ -14,8 +14,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import apsw
 
-from twophp.core.identity import replay_key
-from twophp.core.registrar_records import Consumed
 from twophp.core.registration import DRAFT
 from twophp.stores.sqlite.registrar_tables import consumed_of
 from twophp.stores.sqlite.sql import sql
@@ -60,7 +58,7 @@ def _of_consumed(row: tuple[Any, ...]) -> list[Problem]:
     told = f"consumed key {key.logical_request_key}"
     if seq is None:
         return [Problem("record_differs", f"{told}: the journal has no line about it", None, key.logical_request_key)]
-    bound = (subject, detail, at) == (key.logical_request_key, _digest(key), key.consumed_at)
+    bound = key.is_complete and (subject, detail, at) == (key.logical_request_key, key.digest(), key.consumed_at)
     inert_key, registered_at, status, used_by, used_at, nonce_is_there = beside
     inert = (inert_key, registered_at, status) == (key.replay_key, key.consumed_at, DRAFT)
     used = (used_by, used_at) == (key.logical_request_key, key.consumed_at)
@@ -75,12 +73,6 @@ def _of_consumed(row: tuple[Any, ...]) -> list[Problem]:
         for holds, what, problem in checks
         if not holds
     ]
-
-
-def _digest(key: Consumed) -> str | None:
-    """The replay key as it must be; None if a field that it is made of is empty."""
-    fields = {name: getattr(key, name) for name in Consumed.__struct_fields__[:7]}
-    return replay_key(**fields) if all(fields.values()) else None
 
 
 def _of_row(kind: str, names: tuple[str, ...], seq: int | None, said: list[Any], found: list[Any]) -> list[Problem]:
