@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from twophp.client import Advice, CallbackReceiver, Evidence, PhaseError, classi
 from twophp.client.outgoing import callback_token
 from twophp.core.intent import Mode, Phase
 from twophp.engine.egress import Rules
+from twophp.engine.webhooks import read_secret, sign
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite import SQLiteStore
 from twophp.wire.callback import Acknowledgement, encode
@@ -37,8 +39,8 @@ def test_the_four_rows() -> None:
     assert classify(callback=False, response=False) is Evidence.UNKNOWN
 
 
-def receiving(folder: Path) -> CallbackReceiver:
-    return CallbackReceiver(**settings(folder))
+def receiving(folder: Path, webhook_secrets: Sequence[str] = ()) -> CallbackReceiver:
+    return CallbackReceiver(**settings(folder), webhook_secrets=webhook_secrets)
 
 
 def evidence(folder: Path, client_correlation_id: str) -> Evidence | None:
@@ -107,8 +109,8 @@ def test_without_the_callback_the_answer_writes_the_row(kind: str, auto: Shop, t
     assert evidence(tmp_path, said.info["client_correlation_id"]) is Evidence.CALLBACK_LOST
 
 
-def acknowledge(folder: Path, orders: Shop, **wrong: str) -> int:
-    """Deliver the callback of the only call there is, as its server would."""
+def acknowledge(folder: Path, orders: Shop, known: str = "", signed: str = "", **wrong: str) -> int:
+    """Deliver the callback of the only call there is, as its server would, to a receiver that may know a secret."""
     (row,) = orders.rows()
     client_id = wrong.get("client_correlation_id", row.client_correlation_id)
     body = encode(
@@ -123,11 +125,14 @@ def acknowledge(folder: Path, orders: Shop, **wrong: str) -> int:
         async with SQLiteStore(str(folder / "checkout.db")) as store:
             secret = await store.kept("callback_secret", "")
         token = wrong.get("token", callback_token(secret, client_id))
-        async with receiving(folder) as receiver:
+        headers = sign("w-1", body, secrets=[read_secret(signed)], now=system_clock()) if signed else ()
+        async with receiving(folder, [known] if known else []) as receiver:
             transport = httpx2.ASGITransport(app=receiver)
             async with httpx2.AsyncClient(transport=transport) as http:
                 answer = await http.post(
-                    f"https://checkout.example/2php/callback/{token}", content=wrong.get("body", body)
+                    f"https://checkout.example/2php/callback/{token}",
+                    content=wrong.get("body", body),
+                    headers=dict(headers),
                 )
                 return answer.status_code
 
@@ -152,6 +157,14 @@ def test_with_the_callback_alone_the_status_is_read(auto: Shop, tmp_path: Path) 
     assert (said.json["id"], said.info["phase"]) == ("order-1", "COMMITTED")
     assert auto.runs == ["POST /orders"]
     assert evidence(tmp_path, said.info["client_correlation_id"]) is Evidence.RESPONSE_LOST
+
+
+@pytest.mark.req("A-66")
+def test_a_receiver_that_knows_a_secret_takes_signed_callbacks_only(auto: Shop, tmp_path: Path) -> None:
+    ours, other = (f"whsec_{base64.b64encode(bytes([number]) * 32).decode()}" for number in (1, 2))
+    with caller("httpx2", tmp_path, callback=SOMEWHERE) as http:
+        http.post(f"{auto.url}/orders")
+    assert [acknowledge(tmp_path, auto, ours, signed) for signed in ("", other, ours)] == [401, 401, 204]
 
 
 @pytest.mark.req("P-5.5.5-d", "A-42")

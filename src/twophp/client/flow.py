@@ -381,7 +381,7 @@ class Conversation(Notebook):
         headers += emit.status_read_request(
             client_correlation_id=self._id, server_correlation_id=call.server_correlation_id
         )
-        target = (self._target.within(call.status_url) if call.status_url else None) or self._target._replace(query="")
+        target = self._target.status_at(self._asked.method, call.status_url, call.resource_id or "")
         try:
             reply: Reply = yield Send(step="status_read", method="GET", target=target, headers=headers)
         except (NotSent, Lost):

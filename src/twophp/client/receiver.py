@@ -8,15 +8,16 @@ Mount it where ``callback=`` of the transport points:
         ledger="sqlite:///checkout.db", source="checkout", callback="https://checkout.example/2php/callback"))
 
 It trusts nobody: the last segment of the URL is a token that only the ledger's owner can make, the client correlation
-id must be one that the ledger knows, and the body must be the protocol's five fields (A-66). A repeated delivery
-is dropped by its ids (A-39). Callback and answer may come in any order: the first writes the ledger row (A-41).
+id must be one that the ledger knows, and the body must be the protocol's five fields (A-66); with ``webhook_secrets``
+the delivery must be signed by one of them, too. A repeated delivery is dropped by its ids (A-39). Callback and answer
+may come in any order: the first writes the ledger row (A-41).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from hmac import compare_digest
 from typing import Any, Final, Self, TypeAlias, Unpack
 
@@ -26,8 +27,9 @@ from twophp.client.outgoing import callback_token
 from twophp.client.settings import Options, settings_of
 from twophp.core.call import Evidence, evidence_of
 from twophp.core.call_machine import UNKNOWN, Decision, Told
-from twophp.core.errors import StoreError, WireError
+from twophp.core.errors import Refused, StoreError, WireError
 from twophp.core.intent import Phase
+from twophp.engine.webhooks import read_secret, verify
 from twophp.wire.callback import MAX_BODY_BYTES, Acknowledgement, decode
 
 log: Final = logging.getLogger("twophp.client")
@@ -36,13 +38,21 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-NO_CONTENT, BAD_REQUEST, NOT_FOUND, NOT_ALLOWED, CONFLICT, UNAVAILABLE = 204, 400, 404, 405, 409, 503
+NO_CONTENT, BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, CONFLICT, UNAVAILABLE = 204, 400, 401, 404, 405, 409, 503
 
 
 class CallbackReceiver:
     """Takes ``POST .../{token}``. 204: written down, or known already. Anything else is tried again by the server."""
 
-    def __init__(self, *, ledger: str | None = None, source: str | None = None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        *,
+        ledger: str | None = None,
+        source: str | None = None,
+        webhook_secrets: Sequence[str] = (),
+        **options: Unpack[Options],
+    ) -> None:
+        self._secrets = [read_secret(text) for text in webhook_secrets]
         self._settings = settings_of(ledger, source, options)
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
@@ -81,7 +91,12 @@ class CallbackReceiver:
             return NOT_ALLOWED
         body = await _body(receive)
         try:
+            if self._secrets:
+                verify(_texts(scope["headers"]), body, secrets=self._secrets, now=self._settings.clock())
             said = decode(body)
+        except Refused as error:
+            log.warning("a callback was refused: %s", error)
+            return UNAUTHORIZED
         except WireError as error:
             log.warning("a callback was refused: %s", error)
             return BAD_REQUEST
@@ -126,3 +141,7 @@ async def _body(receive: Receive) -> bytes:
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             break
     return body
+
+
+def _texts(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}

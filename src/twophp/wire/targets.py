@@ -6,7 +6,7 @@ Ids are a credential pair: who holds both may confirm. So they go to the origin 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from twophp.wire.paths import CONFIRM_SUFFIX, bound_path, confirm_path
 
@@ -50,6 +50,15 @@ class Target(NamedTuple):
     def endpoint_of(self, service: str) -> str:
         """What both rows of the call have as ``service_endpoint`` (A-55)."""
         return f"{service}{bound_path(self.path) or '/'}"
+
+    def status_at(self, method: str, location: str, resource_id: str) -> Target:
+        """Where a poll goes (A-04): where the server said, else below a POST's path, else where the call went."""
+        found = self.within(location) if location else None
+        if found is not None:
+            return found
+        if method != "POST" or not resource_id:
+            return self._replace(query="")
+        return Target(self.origin, f"{bound_path(self.path)}/{quote(resource_id, safe='')}")
 
     def within(self, reference: str) -> Target | None:
         """What a Location names, seen from here; None if it leads to another origin or nowhere."""
