@@ -12,7 +12,7 @@ from twophp.engine.fencing import Token
 from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, leak_report
 from twophp.engine.obligation_rules import milliseconds
 from twophp.engine.obligations import Scanned
-from twophp.obligations.runtime import Apply, Options, Runtime, statements, there, trace_of
+from twophp.obligations.runtime import Apply, Options, Runtime, Which, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
 
 
@@ -87,22 +87,9 @@ class AsyncObligationTracker:
         """See ``ObligationTracker.payload``."""
         return await self._runtime.obligations.payload(obligation_id)
 
-    async def list(
-        self,
-        *,
-        flow: str = "",
-        state: str = "",
-        key: str = "",
-        intent: str = "",
-        trace_id: str = "",
-        before: str = "",
-        limit: int = 100,
-    ) -> Sequence[Obligation]:
+    async def list(self, **which: Unpack[Which]) -> Sequence[Obligation]:
         """See ``ObligationTracker.list``."""
-        wanted = Obligations(
-            flow=flow, state=state, key=key, intent=intent, trace_id=trace_id, before=before, limit=limit
-        )
-        return await self._runtime.store.obligations(wanted)
+        return await self._runtime.store.obligations(Obligations(**which))
 
     async def history(self, obligation_id: str) -> Sequence[JournalLine]:
         """See ``ObligationTracker.history``."""

@@ -66,6 +66,18 @@ class Options(TypedDict, total=False):
     wait: Wait
 
 
+class Which(TypedDict, total=False):
+    """How ``list`` may be narrowed. ``before`` an id goes on after an earlier page; ``limit`` is 100."""
+
+    flow: str
+    state: str
+    key: str
+    intent: str
+    trace_id: str
+    before: str
+    limit: int
+
+
 class Runtime:
     """Everything of one tracker that is open. Its coroutines suspend only where its store does."""
 

@@ -27,7 +27,7 @@ from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, leak_re
 from twophp.engine.obligation_changes import Wanted
 from twophp.engine.obligation_rules import milliseconds
 from twophp.engine.obligations import Scanned
-from twophp.obligations.runtime import Apply, Options, Runtime, statements, there, trace_of
+from twophp.obligations.runtime import Apply, Options, Runtime, Which, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
 from twophp.stores.portal import Portal
 
@@ -145,22 +145,9 @@ class ObligationTracker:
         """What was reserved, as JSON has it; None once it was rolled back."""
         return self._run(self._obligations.payload(obligation_id))
 
-    def list(
-        self,
-        *,
-        flow: str = "",
-        state: str = "",
-        key: str = "",
-        intent: str = "",
-        trace_id: str = "",
-        before: str = "",
-        limit: int = 100,
-    ) -> Sequence[Obligation]:
-        """Obligations, newest first, narrowed by what is given; ``before`` an id goes on after an earlier page."""
-        wanted = Obligations(
-            flow=flow, state=state, key=key, intent=intent, trace_id=trace_id, before=before, limit=limit
-        )
-        found: Sequence[Obligation] = self._run(self._runtime.store.obligations(wanted))
+    def list(self, **which: Unpack[Which]) -> Sequence[Obligation]:
+        """Obligations, newest first, narrowed by what is given: see ``Which``."""
+        found: Sequence[Obligation] = self._run(self._runtime.store.obligations(Obligations(**which)))
         return found
 
     def history(self, obligation_id: str) -> Sequence[JournalLine]:

@@ -40,12 +40,9 @@ from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.core.registrar_records import WrittenOnce
 from twophp.ports import (
     MOST_ROWS,
-    Calls,
     Change,
     Clock,
     Decide,
-    Find,
-    Initiated,
     JournalLine,
     Load,
     Obligations,
@@ -53,18 +50,15 @@ from twophp.ports import (
     Purge,
     Put,
     Question,
-    Stalled,
     Synced,
-    Tail,
     Tally,
-    Tree,
 )
 from twophp.stores.clock import system_clock
 from twophp.stores.journal import GENESIS, link
+from twophp.stores.memory_answers import answer
 from twophp.stores.view import View
 
 _ROLLED_BACK: Final = State.ROLLED_BACK
-_STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 _NOTHING: Final = object()
 
@@ -362,25 +356,8 @@ class MemoryStore:
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
         """See ``Store.entries``."""
         with self._lock:
-            return self._answer(question)
-
-    def _answer(self, question: Question) -> Sequence[LedgerEntry]:
-        rows = [self._entries[id_] for id_ in sorted(self._entries)]
-        match question:
-            case Tree(root):
-                called = _called(rows, root)
-                return [row for row in rows if row.client_correlation_id in called]
-            case Initiated(source):
-                return [row for row in rows if row.source == source and row.actor == "client"]
-            case Stalled(lease_ended_by):
-                stalled = [row for row in rows if row.phase in _STALLED or self._has_stopped(row, lease_ended_by)]
-                return sorted(stalled, key=lambda row: row.phase_1_timestamp)
-            case Find(id_):
-                return [row for row in rows if id_ in (row.client_correlation_id, row.server_correlation_id)]
-            case Calls(ids):
-                return [row for row in rows if row.client_correlation_id in ids]
-            case Tail(limit):
-                return rows[::-1][:limit]
+            rows = [self._entries[id_] for id_ in sorted(self._entries)]
+            return answer(rows, question, self._has_stopped)
 
     def _has_stopped(self, row: LedgerEntry, lease_ended_by: Instant | None) -> bool:
         """Still PROCESSING, though whoever executed it has not been heard of."""
@@ -489,17 +466,3 @@ def _fits(obligation: Obligation, wanted: Obligations) -> bool:
 
 def _pair(entry: LedgerEntry) -> tuple[str, str, str]:
     return entry.client_correlation_id, entry.server_correlation_id, entry.actor
-
-
-def _called(rows: Sequence[LedgerEntry], root: str) -> set[str]:
-    """The root and every id that was called below it. Whoever was seen is not looked at again (A-53)."""
-    children: defaultdict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        if row.actor == "client":
-            children[row.parent_reference_id].append(row.client_correlation_id)
-    called, ahead = {root}, [root]
-    while ahead:
-        fresh = [child for child in children[ahead.pop()] if child not in called]
-        called.update(fresh)
-        ahead.extend(fresh)
-    return called
