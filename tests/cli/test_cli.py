@@ -48,7 +48,10 @@ def test_the_version() -> None:
 
 def commands(group: click.Group, *above: str) -> list[list[str]]:
     found = [[*above]]
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         found += commands(command, *above, name) if isinstance(command, click.Group) else [[*above, name]]
     return found
 

@@ -65,7 +65,7 @@ def test_a_tree_is_drawn_with_both_sides_of_each_call(chain: Path) -> None:
     assert result.exit_code == OK
     lines = result.stdout.splitlines()
     assert lines[0] == "client -> serviceA/orders  done  PAIRED"
-    assert lines[1].startswith("client  COMMITTED  client-corr-id1  by client, answered after ")
+    assert lines[1].startswith("client  COMMITTED  client-corr-id1  by client, Phase 2 answered after ")
     assert lines[2].startswith("server  COMMITTED  server-corr-id1  by serviceA, confirmed after ")
     assert "ran for" in lines[2]
     calls = [line.strip("├└─│ ") for line in lines if " -> " in line]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from twophp import __version__
-from twophp.cli.demo import demo
-from twophp.cli.doctor import doctor
-from twophp.cli.keys import keys
-from twophp.cli.lazy import LazyGroup
-from twophp.cli.ledger import ledger
-from twophp.cli.obligations import obligations
-from twophp.cli.output import Commands
-from twophp.cli.registrar import registrar
+from twophp.cli.lazy import Commands, LazyGroup
+
+PLACES: Final = {
+    "demo": "twophp.cli.demo.command",
+    "doctor": "twophp.cli.doctor.command",
+    "keys": "twophp.cli.keys",
+    "ledger": "twophp.cli.ledger",
+    "obligations": "twophp.cli.obligations",
+    "registrar": "twophp.cli.registrar",
+}
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, places=PLACES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="twophp")
 def main() -> None:
     """Two-Phase HTTP: a mutation is registered by both sides before it runs, and runs once.
@@ -33,9 +37,3 @@ main.add_command(
         help="Run the central ledger, and manage its tokens, services and pulls.",
     )
 )
-main.add_command(demo)
-main.add_command(doctor)
-main.add_command(keys)
-main.add_command(ledger)
-main.add_command(obligations)
-main.add_command(registrar)

@@ -1,17 +1,50 @@
-"""A group of commands that is loaded when it is used: it needs an extra, and what that brings takes time to import."""
+"""Commands that are loaded when they are used: what each of them brings takes time to import, or needs an extra."""
 
 from __future__ import annotations
 
 import importlib
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 import click
 
-from twophp.core.errors import ConfigError
+from twophp.core.errors import ConfigError, TwoPHPError
+
+UNUSABLE: Final = 2
+"""The exit code for wrong usage or settings."""
+
+
+class Commands(click.Group):
+    """A group whose commands may raise our errors: each is one line, never a traceback.
+
+    ``places`` says of every command in which module it is, under its own name.
+    """
+
+    def __init__(self, *args: Any, places: Mapping[str, str], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._places = places
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except TwoPHPError as error:
+            click.echo(f"error[{error.code}]: {error}", err=True)
+            ctx.exit(UNUSABLE)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click."""
+        return sorted([*super().list_commands(ctx), *self._places])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click."""
+        if cmd_name not in self._places:
+            return super().get_command(ctx, cmd_name)
+        return cast("click.Command", getattr(importlib.import_module(self._places[cmd_name]), cmd_name))
 
 
 class LazyGroup(click.Group):
-    """Stands for the group ``name`` of a module."""
+    """Stands for the group ``name`` of a module that needs an extra. Without the extra it can still be listed."""
 
     def __init__(self, name: str, module: str, *, extra: str, help: str, short_help: str) -> None:  # noqa: A002 - click's own word.
         super().__init__(name, help=help, short_help=short_help)

@@ -13,27 +13,13 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress
 from rich.table import Table
 
-from twophp.core.errors import TwoPHPError
 from twophp.stores.urls import StoreUrl, parse_store_url
 
 FOUND: Final = 1
-UNUSABLE: Final = 2
 
 FILE_WIDTH: Final = 10_000
 
 FILES: Final = "a path, sqlite:///relative.db or sqlite:////absolute.db"
-
-
-class Commands(click.Group):
-    """A group whose commands may raise our errors: each is one line, never a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except TwoPHPError as error:
-            click.echo(f"error[{error.code}]: {error}", err=True)
-            ctx.exit(UNUSABLE)
 
 
 def examples(*commands: str) -> str:

@@ -139,8 +139,15 @@ def _who_called(pair: Pair) -> str:
 
 def _told_by(entry: LedgerEntry) -> str:
     times = latencies(entry).items()
-    spans = (f"{name.removesuffix('_ms').replace('_', ' ')} {lasted(duration_ms)}" for name, duration_ms in times)
+    spans = (f"{_SPANS[name]} {lasted(duration_ms)}" for name, duration_ms in times)
     return f"  by {safe(entry.source)}" + "".join(f", {span}" for span in spans)
+
+
+_SPANS: Final = {
+    "answered_after_ms": "Phase 2 answered after",  # So it is no less than what the server says it ran for.
+    "confirmed_after_ms": "confirmed after",
+    "ran_for_ms": "ran for",
+}
 
 
 def latencies(entry: LedgerEntry) -> dict[str, int]:

@@ -1,5 +1,1 @@
 """``twophp demo``: the draft's fan-out chain (§10.3) as real processes, told so that a newcomer understands it."""
-
-from twophp.cli.demo.command import demo
-
-__all__ = ["demo"]
