@@ -143,9 +143,10 @@ def _accepted(taken: Taken, fields: Values, at: Instant, size: int) -> Values:
     """The row, as a leaf of its own."""
     row = list(fields)
     row[_SYNC] = at
-    taken.leaves.append(sha256(BEFORE_LEAF + _encode(row)).digest())
+    leaves = taken.leaves
+    leaves.append(sha256(BEFORE_LEAF + _encode(row)).digest())
     taken.acks.append(_ack(fields, "stored", at))
-    row.insert(0, size + len(taken.leaves))
+    row.insert(0, size + len(leaves))
     return row
 
 

@@ -257,7 +257,7 @@ def _teach(connection: apsw.Connection) -> None:
 
 def spot_of(id_: str) -> int:
     """The lowest spot of rows that name this id (migrations/0002)."""
-    return crc32(id_.encode(errors="replace")) >> 4 << 35
+    return crc32(id_.encode("utf-8", "replace")) >> 4 << 35
 
 
 def _for_a_caller(error: Exception, path: str) -> Exception:
