@@ -22,7 +22,8 @@ class Recent(Generic[T]):
 
     def keep(self, server_correlation_id: str, value: T, size: int) -> None:
         """Remember, and forget the oldest if there is no room. What is too large to fit is not remembered."""
-        self.take(server_correlation_id)
+        if server_correlation_id in self._found:
+            self.take(server_correlation_id)
         self._found[server_correlation_id] = (value, size)
         self._room -= size
         while self._found and (self._room < 0 or len(self._found) > self._entries):

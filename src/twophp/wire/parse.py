@@ -118,7 +118,7 @@ def opted_in(headers: RawHeaders) -> bool:
     """
     for name, value in headers:
         # Length first: nine of ten names are ruled out without a copy.
-        if len(name) == _ENABLED_LENGTH and name.lower() == _ENABLED and _says_true(value):
+        if len(name) == _ENABLED_LENGTH and name.lower() == _ENABLED and (value == grammar.TRUE or _says_true(value)):
             return True
     return False
 
