@@ -38,8 +38,8 @@ from twophp.ports import MintId
 from twophp.stores.clock import mint_uuid
 
 EXPORT_ROWS: Final = 1_000
-MOVED_AT: Final = 8_192
-"""Whenever the tree passes a multiple of this, the spots of what arrived since the last one are moved."""
+MOVED_AT: Final = 4_096
+"""Whenever the tree passes a multiple of this (of more, once it is large), the spots of what arrived since are moved."""
 LARGE: Final = 2_048
 """A batch of so many rows is not recent before it is moved."""
 
@@ -289,9 +289,15 @@ def _keep_spots(connection: apsw.Connection, size: int, new_size: int, spots: It
     """In order, so that neighbours share a page. A large batch has enough of them by itself."""
     is_large = new_size - size >= LARGE
     connection.execute(SQL["insert_spots" if is_large else "insert_recent_spots"], (_array(sorted(spots)),))
-    if size // MOVED_AT != new_size // MOVED_AT:
+    step = _step(new_size)
+    if size // step != new_size // step:
         connection.execute(SQL["move_spots"])
         connection.execute(SQL["forget_recent_spots"])
+
+
+def _step(size: int) -> int:
+    """The more pages there are to move spots to, the more of them are moved at a time, and meet in a page."""
+    return MOVED_AT << max(0, size.bit_length() - 17) // 2
 
 
 def _forget(connection: apsw.Connection, rows: Sequence[Values]) -> None:
