@@ -36,14 +36,13 @@ SELECT size, at FROM head;
 UPDATE head SET size = ?, at = max(at, ?);
 
 -- name: known_spots
--- Which of these ids a row may name: none, of most batches.
-SELECT value FROM carray(?) WHERE EXISTS (SELECT 1 FROM recent_spot WHERE spot BETWEEN value AND value + 34359738367)
-OR EXISTS (SELECT 1 FROM spot WHERE spot BETWEEN value AND value + 34359738367);
+-- The numbers of the rows that may name one of these ids: none, of most batches.
+SELECT spot & 34359738367 FROM carray(?1) CROSS JOIN recent_spot ON spot BETWEEN value AND value + 34359738367
+UNION ALL
+SELECT spot & 34359738367 FROM carray(?1) CROSS JOIN spot ON spot BETWEEN value AND value + 34359738367;
 
 -- name: known_entries
-SELECT entry.* FROM carray(?2) AS wanted CROSS JOIN entry
-ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN wanted.value AND wanted.value + 34359738367)
-AND +service_ledger_id = ?1;
+SELECT entry.* FROM carray(?2) CROSS JOIN entry ON sequence = value AND +service_ledger_id = ?1;
 
 -- name: insert_entry
 INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -39,7 +39,7 @@ from twophp.stores.clock import mint_uuid
 
 EXPORT_ROWS: Final = 1_000
 MOVED_AT: Final = 4_096
-"""Whenever the tree passes a multiple of this (of more, once it is large), the spots of what arrived since are moved."""
+"""Whenever the tree passes a multiple of this (of more, once it is large), the spots of what came since are moved."""
 LARGE: Final = 2_048
 """A batch of so many rows is not recent before it is moved."""
 
@@ -268,9 +268,10 @@ def _ingest(connection: apsw.Connection, writer: Service, entries: Sequence[Ledg
 def _known(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry]) -> dict[Key, Values]:
     """The rows of this writer that the batch names, and some others: a spot says what may be there."""
     wanted = sorted([spot_of(entry.client_correlation_id) for entry in entries])
-    some = [spot for (spot,) in connection.execute(SQL["known_spots"], (_array(wanted),))] if wanted else []
-    found = connection.execute(SQL["known_entries"], (writer.service_ledger_id, _array(some))) if some else ()
-    return {key_of(row): row for row in found}
+    found = connection.execute(SQL["known_spots"], (_array(wanted),)) if wanted else ()
+    numbers = [number for (number,) in found]
+    rows = connection.execute(SQL["known_entries"], (writer.service_ledger_id, _array(numbers))) if numbers else ()
+    return {key_of(row): row for row in rows}
 
 
 def _spots_of(rows: Iterable[Values]) -> list[int]:
