@@ -14,6 +14,7 @@ import pytest
 from tests.asgi.driver import MESSAGE, SERVER, STATE, Behaviour, Orders, Seen, Service, answer, serving
 from twophp import Policy, current_intent
 from twophp.asgi.messages import Send
+from twophp.stores.sqlite.verify import verify
 
 pytestmark = pytest.mark.anyio
 
@@ -130,3 +131,38 @@ async def test_a_store_without_sql_says_so_where_it_is_asked() -> None:
     async with serving(Orders(adds)) as service:
         _registered, done = await service.both()
         assert (done.status, done.get(STATE)) == (500, "FAILED")
+
+
+@pytest.mark.parametrize(
+    "ends",
+    ["COMMIT", "commit;", "/* now */ ROLLBACK", f"{ADD.replace('?', '1')}; END", "SAVEPOINT mine", "RELEASE mine"],
+)
+async def test_no_statement_ends_the_transaction_it_shares(ends: str, tmp_path: Path) -> None:
+    async def ending(_app: Orders, seen: Seen, send: Send) -> None:
+        intent = current_intent()
+        assert intent is not None
+        async with intent.transaction() as tx:
+            tx.execute(ADD, ("one", "a"))
+            if seen.body == b"ends":
+                tx.execute(ends)
+        await answer(send)
+
+    async with shopping(tmp_path, ending) as service:
+        failed = await service.confirm(await service.register("c-1", body=b"ends"), "c-1")
+        assert (failed.status, failed.get(STATE), rows(tmp_path)) == (500, "FAILED", 0)
+        done = await service.confirm(await service.register("c-2", body=b"stays"), "c-2")
+        assert (done.get(STATE), rows(tmp_path)) == ("COMMITTED", 1)
+    assert verify(str(tmp_path / "shop.db")).holds
+
+
+@pytest.mark.parametrize("parameters", [{"id": "one", "sku": "tea"}, "ab", b"ab"])
+async def test_parameters_are_given_by_position(parameters: Any, tmp_path: Path) -> None:
+    async def naming(_app: Orders, _seen: Seen, send: Send) -> None:
+        intent = current_intent()
+        assert intent is not None
+        async with intent.transaction() as tx:
+            tx.execute(ADD, parameters)
+        await answer(send)
+
+    async with shopping(tmp_path, naming) as service:
+        assert ((await service.both())[1].get(STATE), rows(tmp_path)) == ("FAILED", 0)

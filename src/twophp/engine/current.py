@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
@@ -31,12 +31,19 @@ class Transaction:
         self.statements: list[Statement] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Add one statement."""
-        self.statements.append(Statement(sql=sql, rows=[tuple(parameters)]))
+        """Add one statement, with its parameters by position."""
+        self.statements.append(Statement(sql=sql, rows=[_by_position(parameters)]))
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Add one statement, to be run for every row."""
-        self.statements.append(Statement(sql=sql, rows=[tuple(row) for row in rows]))
+        self.statements.append(Statement(sql=sql, rows=[_by_position(row) for row in rows]))
+
+
+def _by_position(parameters: Sequence[Any]) -> tuple[Any, ...]:
+    """A mapping would give its names, and a text its letters: nobody means that."""
+    if isinstance(parameters, Mapping | str | bytes):
+        raise ConfigError("parameters are a sequence, by position", code="bad_parameters")
+    return tuple(parameters)
 
 
 class _Scope:
@@ -104,7 +111,7 @@ class RunningIntent:
     def transaction(self) -> _Scope:
         """Settle business rows together with the intent. Needs a store that runs SQL."""
         if not self._takes_statements:
-            message = "this store cannot run business statements in the settling commit; use SQLite or PostgreSQL"
+            message = "this store cannot run business statements in the settling commit; use SQLite"
             raise ConfigError(message, code="no_transactions")
         return _Scope(self)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+import apsw
 import msgspec
 from msgspec.structs import astuple
 
@@ -24,9 +25,6 @@ from twophp.stores.sqlite.table import Row
 from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, WHOLE_KEYS, entry_changes
 from twophp.stores.view import View
 
-if TYPE_CHECKING:
-    import apsw
-
 _encode: Final = msgspec.json.Encoder().encode
 _READ_HEAD: Final = sql("read_head")
 _WRITE_HEAD: Final = sql("write_head")
@@ -39,6 +37,7 @@ _APPEND_JOURNAL: Final = sql("append_journal")
 _MARK_SYNCED: Final = sql("mark_synced")
 _PURGE_ENTRY: Final = sql("purge_entry")
 _ADVANCE_SYNCED: Final = Statement(sql=sql("advance_synced"), rows=[()])
+_ENDS_TRANSACTIONS: Final = frozenset({apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT})
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 
 
@@ -97,6 +96,7 @@ class Batch:
     """Runs inside an open write transaction and leaves COMMIT to its caller."""
 
     def __init__(self, connection: apsw.Connection, clock: Clock, known: Known) -> None:
+        self._connection = connection
         self._known = known
         self._slots = known.slots
         self._execute = connection.execute
@@ -241,9 +241,18 @@ class Batch:
                 self._executemany(statement, rows)
                 if statement is _UPDATE_ENTRY and self._count_changes() - before != len(rows):
                     raise StoreError("a ledger row that is not there cannot change", code="bad_change")
-        for extra in self._statements:
-            self._executemany(extra.sql, extra.rows)
+        if self._statements:
+            self._run_extra()
         self._execute(_WRITE_HEAD, (self._seq, self._hash, self.now, self._next_id))
+
+    def _run_extra(self) -> None:
+        """What others wrote shares our transaction, so it may not end it: half a batch would be durable."""
+        self._connection.authorizer = _keeps_the_transaction
+        try:
+            for extra in self._statements:
+                self._executemany(extra.sql, extra.rows)
+        finally:
+            self._connection.authorizer = None
 
     def _collect(self) -> None:
         """The rows to write. A record that was dropped again still leaves its ledger row as it was put last."""
@@ -280,3 +289,8 @@ def _marks(arrived: Iterable[Synced]) -> list[Statement]:
         for row in one.entries
     ]
     return [Statement(sql=_MARK_SYNCED, rows=rows), _ADVANCE_SYNCED]
+
+
+def _keeps_the_transaction(operation: int, *_about: str | None) -> int:
+    """SQLite asks when it prepares a statement, and again for those it has prepared before."""
+    return apsw.SQLITE_DENY if operation in _ENDS_TRANSACTIONS else apsw.SQLITE_OK
