@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -22,7 +23,7 @@ DELAY_S: Final = 0.05
 MOST: Final = 1_024
 
 
-class Behind:
+class Behind(ABC):
     """What was told and is not durable yet, at most ``MOST``. ``add`` may be called from any thread."""
 
     def __init__(self) -> None:
@@ -58,9 +59,9 @@ class Behind:
             if refusal is not None:
                 self._ended(id_, told, None, refusal)
 
+    @abstractmethod
     def _begin(self, client_correlation_id: str, told: Told) -> TwoPHPError | None:
         """Begin to write one, or say why not. Called with the lock, so it waits for nothing."""
-        raise NotImplementedError
 
     def _look(self) -> None:
         """Write what nobody has come by to take along. Looks again until nothing has come since."""

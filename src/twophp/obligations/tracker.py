@@ -29,6 +29,7 @@ from twophp.engine.obligation_rules import milliseconds
 from twophp.engine.obligations import Scanned
 from twophp.obligations.runtime import Apply, Options, Runtime, Which, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
+from twophp.stores.at_once import at_once
 from twophp.stores.portal import Portal
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class ObligationTracker:
         is_direct = url == "memory:" and not runtime.rules.owes
         # Scans and deliveries go on between the calls, so they need a loop of their own; calls on memory do not.
         self._portal = None if is_direct and not runtime.scans else Portal("twophp-obligations")
-        self._run: Callable[[Coroutine[Any, Any, Any]], Any] = _step if is_direct else self._portal_run
+        self._run: Callable[[Coroutine[Any, Any, Any]], Any] = at_once if is_direct else self._portal_run
         self._closed = False
         try:
             self._run(runtime.open())
@@ -249,14 +250,3 @@ class Guard:
 def _refuse(coroutine: Coroutine[Any, Any, Any]) -> Any:
     coroutine.close()
     raise StoreUnavailable("the tracker is closed", code="store_closed")
-
-
-def _step(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end what never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    coroutine.close()
-    raise AssertionError("the memory store waits for nothing")

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from twophp.core.errors import CommitUnknown, StoreOverloaded, StoreUnavailable
 from twophp.core.records import Instant, Key
 from twophp.ports import Clock, Decide
+from twophp.stores.at_once import at_once
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, open_connection
 from twophp.stores.sqlite.sql import sql
@@ -23,19 +24,6 @@ from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
     from twophp.stores.sqlite.batch import Job
-
-T = TypeVar("T")
-
-
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    coroutine.close()
-    raise AssertionError("it waited")
 
 
 class _Told:
@@ -69,7 +57,7 @@ class _Writer(Writer):
 
     def write(self, jobs: Sequence[Job]) -> None:
         """One batch, made durable, and everybody told."""
-        _at_once(self._write(list(jobs)))
+        at_once(self._write(list(jobs)))
 
     def give_up(self, jobs: Sequence[Job]) -> None:
         """The thread was interrupted in the middle: nobody knows, and everybody may find out."""
