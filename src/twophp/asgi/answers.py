@@ -113,7 +113,7 @@ def _settled(
         server_correlation_id=server_correlation_id,
         app_sets_caching=caches,
     )
-    return Answer(status, headers, response.body, framed)
+    return Answer(status, tuple(headers), response.body, framed)  # No list: it is kept for every replay.
 
 
 def wire_status(status: int, *, passthrough: bool = False) -> int:

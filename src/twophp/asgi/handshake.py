@@ -14,7 +14,7 @@ from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path
 from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request
 from twophp.asgi.server import Server
-from twophp.asgi.settings import Prevalidate
+from twophp.asgi.settings import LateConfirmGuard, Prevalidate
 from twophp.core.errors import Refused, StoreError, StoreOverloaded, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import callback_digest, intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
@@ -50,11 +50,18 @@ class Handshake:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._settings = server.settings
+        self._guard = server.settings.late_confirm_guard
+        # Without a guard re-authentication is what is left, and Phase 2 has been through it, if there is anybody to
+        # authenticate (A-24).
+        self._unguarded = server.settings.identify is not anonymous
         self._times = server.observer.times
         self._seconds = asyncio.get_running_loop().time
 
-    async def answer(self, head: Head, scope: Scope, receive: Receive) -> Answer | None:
-        """The answer, or None if the request is the application's alone. Checks stand in the order of T1."""
+    def answer(self, head: Head, scope: Scope, receive: Receive) -> Awaitable[Answer | None] | None:
+        """What answers it, or None if the request is the application's alone. Checks stand in the order of T1.
+
+        No coroutine: whatever does not wait is over before the first one begins, and none waits in vain.
+        """
         settings, path = self._settings, route_path(scope, head.path)
         endpoint = settings.endpoints.match(head.method, path)
         if head.method in _READS:
@@ -65,8 +72,26 @@ class Handshake:
         if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
             raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
         principal = authenticate(settings.identify, head)  # T1 row 2
-        if not isinstance(principal, str):
-            principal = await principal
+        if isinstance(principal, str):
+            return self._asked(head, path, endpoint, principal, scope, receive)
+        return self._asked_by(principal, head, path, endpoint, scope, receive)
+
+    async def _asked_by(
+        self,
+        principal: Awaitable[str],
+        head: Head,
+        path: str,
+        endpoint: Endpoint | None,
+        scope: Scope,
+        receive: Receive,
+    ) -> Answer | None:
+        answer = self._asked(head, path, endpoint, await principal, scope, receive)
+        return None if answer is None else await answer
+
+    def _asked(
+        self, head: Head, path: str, endpoint: Endpoint | None, principal: str, scope: Scope, receive: Receive
+    ) -> Awaitable[Answer | None] | None:
+        settings = self._settings
         asked = parse(
             head.method,
             path,
@@ -77,11 +102,11 @@ class Handshake:
         )  # T1 row 3
         match asked:
             case PhaseOne() if endpoint is not None:
-                return await self._register(asked, head, principal, scope, receive, endpoint)
+                return self._register(asked, head, principal, scope, receive, endpoint)
             case PhaseTwo():
-                return await self._phase_two(asked, head, principal, scope, receive)
+                return self._phase_two(asked, head, principal, scope, receive)
             case StatusRead():
-                return await self._status_read(asked, path, principal, scope)
+                return self._status_read(asked, path, principal, scope)
             case _:
                 return None
 
@@ -150,18 +175,22 @@ class Handshake:
             ttl_ms = max(intent.deadline_at - self._server.store.now(), 1)
         return answers.registered(intent, ttl_ms, expose_policy=exposed)
 
-    async def _registered(
+    def _registered(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
-    ) -> Decision:
+    ) -> Awaitable[Decision]:
         """The one change that makes an intent durable (draft §9.5)."""
         command = self._register_command(asked, head, principal, scope, body, policy)
         request = stored_request(head, scope, body, self._settings.stored_headers)
-        owed = None if asked.callback is None else await self._owed(asked.callback, principal)
-        decision = await self._server.intents.register(command, encode(request), policy, follow=owed)
-        if isinstance(decision.verdict, Goto):
-            self._server.executions.expect(_intent_of(decision), request)
-        if owed is not None:  # draft §5.5.3: it fires before processing begins; nothing waits for the network.
-            await owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
+        self._server.executions.expect(command.server_correlation_id, request)
+        if asked.callback is None:
+            return self._server.intents.register(command, encode(request), policy)
+        return self._registered_and_owed(command, asked.callback, encode(request), policy)
+
+    async def _registered_and_owed(self, command: Register, callback: str, payload: bytes, policy: Policy) -> Decision:
+        owed = await self._owed(callback, command.principal)
+        decision = await self._server.intents.register(command, payload, policy, follow=owed)
+        # draft §5.5.3: it fires before processing begins; nothing waits for the network.
+        await owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
         return decision
 
     async def _owed(self, callback: str, principal: str) -> Owing:
@@ -216,7 +245,7 @@ class Handshake:
     async def _phase_two(
         self, asked: PhaseTwo, head: Head, principal: str, scope: Scope, receive: Receive
     ) -> Answer | None:
-        began, server = self._seconds() if self._times else 0.0, self._server
+        began, server, guard = self._seconds() if self._times else 0.0, self._server, self._guard
         await read_body(head, receive, CONFIRM_BODY_LIMIT)
         recalled = server.executions.recall(asked.server_correlation_id)
         if recalled is not None and self._may_be_repeated(recalled.intent, asked, head, principal):
@@ -229,7 +258,7 @@ class Handshake:
             path=asked.path,
             arrived_at=head.received_at,
             owner=server.owner,
-            guard_passed=await self._guard_passes(asked, head),
+            guard_passed=self._unguarded if guard is None else await self._guard_passes(guard, asked, head),
             provisional_resource_id=server.mint(),
         )
         decision = await server.intents.confirm(command, server.policy_of)
@@ -277,12 +306,8 @@ class Handshake:
         except StoreError as error:
             raise _not_settled() from error
 
-    async def _guard_passes(self, asked: PhaseTwo, head: Head) -> bool:
+    async def _guard_passes(self, guard: LateConfirmGuard, asked: PhaseTwo, head: Head) -> bool:
         """A-24. The guard looks at the intent, so it costs a look; only services that have one pay for it."""
-        guard = self._settings.late_confirm_guard
-        if guard is None:
-            # Re-authentication is what is left, and Phase 2 has been through it, if there is anybody to authenticate.
-            return self._settings.identify is not anonymous
         intent = await self._server.intents.look(asked.client_correlation_id, asked.server_correlation_id)
         try:
             passed = intent is not None and guard(head, intent)

@@ -177,7 +177,8 @@ class TwoPhaseMiddleware:
             handshake = self._handshake
             assert handshake is not None
             head = head_of(scope, server.store.now())
-            answer = await handshake.answer(head, scope, receive)
+            answering = handshake.answer(head, scope, receive)
+            answer = None if answering is None else await answering
         except Disconnected:
             return
         except TwoPHPError as error:

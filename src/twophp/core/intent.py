@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from twophp.core.identity import digest
-from twophp.core.records import Instant, Key, make_key
+from twophp.core.records import Instant, Key
 
 INTENT: Final = "intent"
 BY_PAIR: Final = "intent.pair"
@@ -108,12 +108,12 @@ CHANGING_FIELDS: Final = Intent.__struct_fields__[FIXED_FIELDS:-1]
 
 def by_pair(client_correlation_id: str, server_correlation_id: str) -> Key:
     """The key a Phase 2, a status read or a worker looks for: whoever they are, they know both ids."""
-    return make_key((BY_PAIR, (client_correlation_id, server_correlation_id)))
+    return Key(BY_PAIR, (client_correlation_id, server_correlation_id))
 
 
 def by_logical_key(principal: str, client_correlation_id: str) -> Key:
     """The key a Phase 1 uses up (A-32: scoped by identity, so nobody can squat on another's ids)."""
-    return make_key((BY_LOGICAL_KEY, (client_correlation_id, principal)))
+    return Key(BY_LOGICAL_KEY, (client_correlation_id, principal))
 
 
 def fixed_facts(intent: Intent) -> str:

@@ -160,10 +160,6 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
 }
 
 
-# A key is made for every look and every change, and the named constructor takes twice as long.
-_new_key: Final = tuple.__new__
-
-
 class Obligation(msgspec.Struct, frozen=True, gc=False):
     """One tentative effect. Fields stand in the order of the store's columns."""
 
@@ -195,20 +191,20 @@ class Obligation(msgspec.Struct, frozen=True, gc=False):
 
     def keys(self) -> tuple[Key, ...]:
         """Found by its id and, while it is Reserved, by the flow and key that it keeps others from."""
-        identity = _new_key(Key, (BY_ID, (self.obligation_id,)))
+        identity = Key(BY_ID, (self.obligation_id,))
         if self.state is _RESERVED and self.key:
-            return identity, _new_key(Key, (BY_FLOW_AND_KEY, (self.flow, self.key)))
+            return identity, Key(BY_FLOW_AND_KEY, (self.flow, self.key))
         return (identity,)
 
 
 def by_id(obligation_id: str) -> Key:
     """The key that a commit, a rollback or the scan looks for."""
-    return _new_key(Key, (BY_ID, (obligation_id,)))
+    return Key(BY_ID, (obligation_id,))
 
 
 def by_flow_and_key(flow: str, key: str) -> Key:
     """The key that a reserve looks for: whoever holds it is in the way."""
-    return _new_key(Key, (BY_FLOW_AND_KEY, (flow, key)))
+    return Key(BY_FLOW_AND_KEY, (flow, key))
 
 
 class Reserve(msgspec.Struct, frozen=True, gc=False):

@@ -162,9 +162,9 @@ class Executions:
         timeout_ms = self._policy_of(intent).processing_timeout_ms  # A-81
         return BoundObligations(self._obligations, intent, timeout_ms, self._loop)
 
-    def expect(self, intent: Intent, request: StoredRequest) -> None:
-        """A registered request that will most likely be confirmed here: keep it at hand."""
-        self._requests.keep(intent.server_correlation_id, request, len(request.body) + OVERHEAD_BYTES)
+    def expect(self, server_correlation_id: str, request: StoredRequest) -> None:
+        """A request that is being registered will most likely be confirmed here: keep it at hand."""
+        self._requests.keep(server_correlation_id, request, len(request.body) + OVERHEAD_BYTES)
 
     def recall(self, server_correlation_id: str) -> Settled | None:
         """A recent outcome, without asking the store: what is settled does not change. Whose it is, the caller asks."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from twophp.core.entry import Writer, server_entry
@@ -24,7 +25,7 @@ from twophp.core.quota import Quota
 from twophp.core.records import Key, Sealed
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.quotas import Meter, NotNamed, names
-from twophp.ports import Change, Decide, Part, Put, Records, Statement, Store, Vault
+from twophp.ports import Change, Part, Put, Records, Statement, Store, Vault
 
 log: Final = logging.getLogger("twophp.engine")
 
@@ -54,6 +55,36 @@ _DESTROY_PAYLOAD: Final[Seals] = {"payload": None}
 _ANY_POLICY: Final = Policy.standard()  # For what is not there, every policy says the same.
 
 
+class _Wish(msgspec.Struct, frozen=True, gc=False):
+    """One command, as the store is asked to decide it.
+
+    A value and no closure: as many wait as there are callers, and the collector would look at the cells of each.
+    """
+
+    intents: Intents
+    key: Key
+    command: Command
+    policy: Policy | PolicyOf
+    seals: Seals = _NO_SEALS
+    follow: Follow | None = None
+    statements: tuple[Statement, ...] = ()
+    also: Also | None = None
+
+    def __call__(self, records: Records) -> Change:
+        """Look, decide, and say what becomes durable with it."""
+        before: Intent | None = records.get(self.key)
+        policy = self.policy
+        rules = policy if isinstance(policy, Policy) else _ANY_POLICY if before is None else policy(before)
+        decision = decide(before, self.command, records.now, rules)
+        after = decision.intent
+        if not decision.changed or after is None:
+            return Change(answer=decision)
+        change = self.intents.change(before, after, decision, self)
+        if self.also is not None and after.phase in SETTLED:
+            change = _joined(change, self.also(records))
+        return change if after.counted_bytes is None else self.intents.meter.metered(change, before, after, records)
+
+
 class Intents:
     """The intents of one service."""
 
@@ -74,7 +105,7 @@ class Intents:
         self._writer = writer
         self._follow = follow
         self._observer = observer
-        self._meter = Meter(quota)
+        self.meter = Meter(quota)
         self._resolves = resolves
 
     # The four changes of a handshake hand on the coroutine of ``_decide``: a frame less each, on the hottest path.
@@ -84,13 +115,13 @@ class Intents:
         key = by_logical_key(command.principal, command.client_correlation_id)
         context = self._context(command.server_correlation_id, "payload")
         sealed = self._vault.seal(payload, context=context)
-        command = self._meter.counted(command, payload)
-        return self._decide(key, command, policy, {"payload": sealed}, follow, keys=names(key, command))
+        command = self.meter.counted(command, payload)
+        return self._decide(_Wish(self, key, command, policy, {"payload": sealed}, follow), names(key, command))
 
     def confirm(self, command: Confirm, policy: Policy | PolicyOf) -> Deciding:
         """Phase 2: of all confirms one crosses the point of no return."""
         key = by_pair(command.client_correlation_id, command.server_correlation_id)
-        return self._decide(key, command, policy)
+        return self._decide(_Wish(self, key, command, policy), (key,))
 
     def settle(
         self,
@@ -109,11 +140,12 @@ class Intents:
         sealed = self._vault.seal(response, context=self._context(intent.server_correlation_id, "response"))
         key = key_of(intent)
         keys = names(key, intent) if also is None else (*names(key, intent), *also.keys)
-        return self._decide(key, command, policy, {"response": sealed}, None, statements, keys, also)
+        return self._decide(_Wish(self, key, command, policy, {"response": sealed}, None, statements, also), keys)
 
     def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Deciding:
         """The heartbeat of whoever executes the intent."""
-        return self._decide(key_of(intent), Renew(fence=intent.fence), policy)
+        key = key_of(intent)
+        return self._decide(_Wish(self, key, Renew(fence=intent.fence), policy), (key,))
 
     async def look(self, client_correlation_id: str, server_correlation_id: str) -> Intent | None:
         """The intent as it is, without changing anything."""
@@ -133,7 +165,8 @@ class Intents:
         """Do what time has made due for up to ``limit`` intents, together, and say what was done."""
         keys = await self._store.due(INTENT, before, limit)
         attend = Attend(owner=owner)
-        found = await asyncio.gather(*(self._decide(key, attend, policy_of) for key in keys), return_exceptions=True)
+        each = (self._decide(_Wish(self, key, attend, policy_of), (key,)) for key in keys)
+        found = await asyncio.gather(*each, return_exceptions=True)
         failed = [error for error in found if isinstance(error, BaseException)]
         if failed and len(failed) == len(found):
             raise failed[0]
@@ -141,63 +174,32 @@ class Intents:
             log.warning("an intent could not be attended to: %s", error)
         return [decision for decision in found if isinstance(decision, Decision)]
 
-    async def _decide(
-        self,
-        key: Key,
-        command: Command,
-        policy: Policy | PolicyOf,
-        seals: Seals = _NO_SEALS,
-        follow: Follow | None = None,
-        statements: tuple[Statement, ...] = (),
-        keys: tuple[Key, ...] = (),
-        also: Also | None = None,
-    ) -> Decision:
-        def change(records: Records) -> Change:
-            before: Intent | None = records.get(key)
-            rules = policy if isinstance(policy, Policy) else _ANY_POLICY if before is None else policy(before)
-            decision = decide(before, command, records.now, rules)
-            after = decision.intent
-            if not decision.changed or after is None:
-                return Change(answer=decision)
-            wanted = self._change(before, after, decision, seals, follow, statements)
-            if also is not None and after.phase in SETTLED:
-                wanted = _joined(wanted, also(records))
-            return wanted if after.counted_bytes is None else self._meter.metered(wanted, before, after, records)
-
+    async def _decide(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
         try:
-            decision: Decision = await self._store.transact(keys or (key,), change)
+            decision: Decision = await self._store.transact(keys, wish)
         except NotNamed as missing:  # An intent's principal never changes, so this is the last time.
-            keys = (*(keys or (key,)), missing.key)
-            return await self._decide(key, command, policy, seals, follow, statements, keys, also)
+            return await self._decide(wish, (*keys, missing.key))
         except (CommitUnknown, StorePoisoned):
             if not self._resolves:
                 raise
-            decision = await self._resolved(keys or (key,), command, change)
+            decision = await self._resolved(wish, keys)
         self._observer.decided(decision)
         return decision
 
-    async def _resolved(self, keys: tuple[Key, ...], command: Command, change: Decide) -> Decision:
+    async def _resolved(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
         """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
         await self._store.reopen()
         try:
-            decision = await self._store.transact(keys, change)
+            decision = await self._store.transact(keys, wish)
         except NotNamed as missing:
-            decision = await self._store.transact((*keys, missing.key), change)
-        return _as_made_by(command, decision)
+            decision = await self._store.transact((*keys, missing.key), wish)
+        return _as_made_by(wish.command, decision)
 
-    def _change(
-        self,
-        before: Intent | None,
-        intent: Intent,
-        decision: Decision,
-        seals: Seals,
-        follow: Follow | None,
-        statements: tuple[Statement, ...],
-    ) -> Change:
+    def change(self, before: Intent | None, intent: Intent, decision: Decision, wish: _Wish) -> Change:
         """Everything a decision makes durable. A refusal keeps no payload, though it may age the intent."""
-        more = () if self._follow is None else self._follow(decision)
-        if follow is not None:
-            more += follow(decision)
+        more, seals = () if self._follow is None else self._follow(decision), wish.seals
+        if wish.follow is not None:
+            more += wish.follow(decision)
         if intent.phase is Phase.ABSENT:
             return Change(answer=decision, puts=more, drops=(key_of(intent),), journal=decision.steps)
         if type(decision.verdict) is Refuse:
@@ -206,7 +208,7 @@ class Intents:
             seals = _DESTROY_PAYLOAD
         entry = server_entry(intent, self._writer) if decision.steps else None
         put = Put(record=intent, entry=entry, journal=decision.steps, seals=seals)
-        return Change(answer=decision, puts=(put, *more), statements=statements)
+        return Change(answer=decision, puts=(put, *more), statements=wish.statements)
 
     def write_as(self, writer: Writer) -> None:
         """Rows are this writer's from now on: the central ledger has issued another GUID (A-59)."""

@@ -18,27 +18,28 @@ class Recent(Generic[T]):
     def __init__(self, *, entries: int, size: int) -> None:
         self._entries = entries
         self._room = size
-        self._found: OrderedDict[str, tuple[T, int]] = OrderedDict()
+        # Values and sizes apart: a pair for each would be thousands for the collector to look at.
+        self._found: OrderedDict[str, T] = OrderedDict()
+        self._sizes: dict[str, int] = {}
 
     def keep(self, server_correlation_id: str, value: T, size: int) -> None:
         """Remember, and forget the oldest if there is no room. What is too large to fit is not remembered."""
         if server_correlation_id in self._found:
             self.take(server_correlation_id)
-        self._found[server_correlation_id] = (value, size)
+        self._found[server_correlation_id] = value
+        self._sizes[server_correlation_id] = size
         self._room -= size
         while self._found and (self._room < 0 or len(self._found) > self._entries):
-            _oldest, (_value, freed) = self._found.popitem(last=False)
-            self._room += freed
+            oldest, _value = self._found.popitem(last=False)
+            self._room += self._sizes.pop(oldest)
 
     def get(self, server_correlation_id: str) -> T | None:
         """What is remembered, if it is."""
-        held = self._found.get(server_correlation_id)
-        return None if held is None else held[0]
+        return self._found.get(server_correlation_id)
 
     def take(self, server_correlation_id: str) -> T | None:
         """What is remembered, for the last time."""
-        held = self._found.pop(server_correlation_id, None)
-        if held is None:
-            return None
-        self._room += held[1]
-        return held[0]
+        value = self._found.pop(server_correlation_id, None)
+        if value is not None:
+            self._room += self._sizes.pop(server_correlation_id)
+        return value

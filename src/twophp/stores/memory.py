@@ -129,12 +129,12 @@ class MemoryStore:
 
     # What nearly every call of a tracker is: one obligation, its line, and nothing else. The machine decides, as ever,
     # and what is kept is what ``transact_at_once`` would keep. What is saved is the paper: no view, put and change are
-    # made to be read once. A plain tuple is equal to its ``Key``, and is made in a third of the time.
+    # made to be read once.
 
     def reserve_at_once(self, command: Reserve, flows: Container[str], sealed: Sealed | None) -> bool:
         """Reserve, if nobody is in the way. False: somebody is, nothing was done, and ``transact`` is the way."""
-        identity: Any = BY_ID, (command.obligation_id,)
-        held: Any = BY_FLOW_AND_KEY, (command.flow, command.key)
+        identity = Key(BY_ID, (command.obligation_id,))
+        held = Key(BY_FLOW_AND_KEY, (command.flow, command.key))
         found = self._found
         with self._lock:
             if held in found:
@@ -156,7 +156,7 @@ class MemoryStore:
 
     def settle_at_once(self, obligation_id: str, command: Commit | Rollback) -> Decision:
         """Commit or roll back. From then on it is found by its id alone; rolled back, it keeps no payload (A-62)."""
-        identity: Any = BY_ID, (obligation_id,)
+        identity = Key(BY_ID, (obligation_id,))
         with self._lock:
             now = self._clock()
             self._now = now = now if now > self._now else self._now  # noqa: FURB136

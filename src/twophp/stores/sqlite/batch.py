@@ -144,15 +144,14 @@ class Batch:
         for keys, _decide, _done in jobs:
             for key in keys:
                 if not has(key):
-                    by, values = key
-                    wanted[by].append(values if by in WHOLE_KEYS else values[0])
+                    wanted[key.by].append(key.values if key.by in WHOLE_KEYS else key.values[0])
         for by, all_values in wanted.items():
             table = TABLE_OF_KEY[by]
             for row in self._execute(table.reads[by], (_encode(all_values).decode(),)):
                 record = table.record(row)
                 keys = record.keys()
                 if keys[0] not in slots:  # It may have been wanted under two of its keys.
-                    slots.update(dict.fromkeys(keys, Slot(row[0], record, keys, table, is_new=False)))
+                    slots.update(dict.fromkeys(keys, Slot(row[0], record, table, is_new=False)))
 
     def _apply(self, change: Change) -> None:
         self.changed = True
@@ -177,10 +176,13 @@ class Batch:
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
         if slot is None:
-            slot = Slot(self._new_id(), record, (), TABLE_OF_RECORD[type(record)], is_new=True)
-        slot.record = record
-        if keys != slot.keys:
-            self._rekey(slot, keys)
+            held: tuple[Key, ...] = ()
+            slot = Slot(self._new_id(), record, TABLE_OF_RECORD[type(record)], is_new=True)
+        else:
+            held = slot.record.keys()
+            slot.record = record
+        if keys != held:
+            self._rekey(slot, held, keys)
         self._dirty[slot] = None
         if put.seals:
             slot.seals = {**slot.seals, **put.seals} if slot.seals else put.seals
@@ -196,7 +198,7 @@ class Batch:
         slot = self._slots.get(key)
         if slot is None:
             raise StoreError(f"{key}: there is no record to drop", code="bad_change")
-        self._rekey(slot, ())
+        self._rekey(slot, slot.record.keys(), ())
         slot.is_dropped = True
         if not slot.is_new:
             self._frees[slot.table.delete].append((slot.id,))
@@ -210,14 +212,13 @@ class Batch:
         if id_ is not None:
             self._chain(id_, (purge.line,))
 
-    def _rekey(self, slot: Slot, keys: tuple[Key, ...]) -> None:
+    def _rekey(self, slot: Slot, held: tuple[Key, ...], keys: tuple[Key, ...]) -> None:
         slots = self._slots
-        for key in slot.keys:
+        for key in held:
             del slots[key]
         for key in keys:
             if slots.setdefault(key, slot) is not slot:
                 raise StoreError(f"{key}: another record holds it", code="constraint")
-        slot.keys = keys
 
     def _new_id(self) -> int:
         id_ = self._next_id
@@ -244,6 +245,7 @@ class Batch:
         if self._statements:
             self._run_extra()
         self._execute(_WRITE_HEAD, (self._seq, self._hash, self.now, self._next_id))
+        self._frees, self._takes, self._lines = defaultdict(list), defaultdict(list), []  # Not kept over the COMMIT.
 
     def _run_extra(self) -> None:
         """What others wrote shares our transaction, so it may not end it: half a batch would be durable."""

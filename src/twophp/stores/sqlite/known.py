@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import apsw
+import msgspec
 
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Key, Record, Sealed
@@ -20,21 +21,21 @@ from twophp.stores.sqlite.table import Table
 GENERATION: Final = 8_192  # keys; two generations are kept, so memory does not grow with what is stored
 
 
-class Slot:
-    """A record as it was found and as it is by now, with what is still to be written of it."""
+class Slot(msgspec.Struct, eq=False, gc=False):
+    """A record as it was found and as it is by now, with what is still to be written of it.
 
-    __slots__ = ("entry", "entry_is_new", "id", "is_dropped", "is_new", "keys", "record", "seals", "table")
+    Thousands are kept, and the collector would look at every one of them again and again: it is spared (``gc=False``),
+    and so are the record's keys, which are asked for in place of being kept.
+    """
 
-    def __init__(self, id_: int, record: Record, keys: tuple[Key, ...], table: Table, *, is_new: bool) -> None:
-        self.id = id_
-        self.record = record
-        self.keys = keys
-        self.table = table
-        self.is_new = is_new
-        self.is_dropped = False
-        self.entry: LedgerEntry | None = None
-        self.entry_is_new = False
-        self.seals: Mapping[Part, Sealed | None] | None = None
+    id: int
+    record: Record
+    table: Table
+    is_new: bool
+    is_dropped: bool = False
+    entry: LedgerEntry | None = None
+    entry_is_new: bool = False
+    seals: Mapping[Part, Sealed | None] | None = None
 
 
 class Known:
@@ -65,7 +66,7 @@ class Known:
         slot = self._old.get(key)
         if slot is None:
             return False
-        for held in slot.keys:
+        for held in slot.record.keys():  # noqa: SIM118 - a record, no mapping.
             self.slots[held] = self._old.pop(held)
         return True
 
