@@ -9,24 +9,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import apsw
 import msgspec
 from msgspec.structs import astuple
 
 from twophp.core.errors import StoreError
-from twophp.core.records import Instant, JournalEvent, Key, Sealed
+from twophp.core.records import JournalEvent, Key, Sealed
 from twophp.ports import Change, Clock, Decide, Part, Purge, Put, Statement, Synced
 from twophp.stores.journal import hash_line
-from twophp.stores.sqlite.known import Known, Slot
+from twophp.stores.sqlite.known import Head, Known, Slot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row
 from twophp.stores.sqlite.tables import TABLE_OF_KEY, TABLE_OF_RECORD, WHOLE_KEYS, entry_changes
 from twophp.stores.view import View
 
 _encode: Final = msgspec.json.Encoder().encode
-_READ_HEAD: Final = sql("read_head")
 _WRITE_HEAD: Final = sql("write_head")
 _INSERT_ENTRY: Final = sql("insert_entry")
 _UPDATE_ENTRY: Final = sql("update_entry")
@@ -74,24 +73,6 @@ class Failure:
 Outcome: TypeAlias = Any | Failure
 
 
-class Head(NamedTuple):
-    """Where the journal, the time and the ids have come to."""
-
-    seq: int
-    hash: bytes
-    at: Instant
-    next_id: int
-
-
-def read_head(connection: apsw.Connection) -> Head:
-    """The head as this connection sees it. Without one, nobody knows where the journal ended: nothing can be added."""
-    row: Row | None = connection.execute(_READ_HEAD).fetchone()
-    if row is None:
-        message = f"{connection.filename}: the head of the journal is gone; restore the database from its backup"
-        raise StoreError(message, code="store_corrupt")
-    return Head(*row)
-
-
 class Batch:
     """Runs inside an open write transaction and leaves COMMIT to its caller."""
 
@@ -102,7 +83,7 @@ class Batch:
         self._execute = connection.execute
         self._executemany = connection.executemany
         self._count_changes = connection.total_changes
-        self._seq, self._hash, at, self._next_id = read_head(connection)
+        self._seq, self._hash, at, self._next_id = known.head()
         self.now = max(clock(), at)  # A-29
         # What frees a unique key goes before what may take it.
         self._frees: defaultdict[str, list[Row]] = defaultdict(list)
@@ -136,7 +117,7 @@ class Batch:
 
     def flushed(self) -> None:
         """COMMIT is through: what was written is known."""
-        self._known.flushed(self._dirty)
+        self._known.flushed(self._dirty, self._head())
 
     def _read(self, jobs: Sequence[Job]) -> None:
         slots, has = self._slots, self._known.has
@@ -244,8 +225,11 @@ class Batch:
                     raise StoreError("a ledger row that is not there cannot change", code="bad_change")
         if self._statements:
             self._run_extra()
-        self._execute(_WRITE_HEAD, (self._seq, self._hash, self.now, self._next_id))
+        self._execute(_WRITE_HEAD, self._head())
         self._frees, self._takes, self._lines = defaultdict(list), defaultdict(list), []  # Not kept over the COMMIT.
+
+    def _head(self) -> Head:
+        return Head(self._seq, self._hash, self.now, self._next_id)
 
     def _run_extra(self) -> None:
         """What others wrote shares our transaction, so it may not end it: half a batch would be durable."""

@@ -1,22 +1,25 @@
 """What this handle knows without asking: the records it wrote last, for as long as nobody else writes.
 
 A handshake reads its intent three times, and most often it is read by the process that wrote it. SQLite counts the
-commits of other connections (``data_version``); while that number stands still, what we wrote is what is there. One
-commit by anybody else, or one failed batch of ours, and everything is forgotten.
+commits of other connections (``data_version``); while that number stands still, what we wrote is what is there, and
+where we ended is where the journal ends. One commit by anybody else, or one failed batch of ours, and everything is
+forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import apsw
 import msgspec
 
 from twophp.core.entry import LedgerEntry
-from twophp.core.records import Key, Record, Sealed
+from twophp.core.errors import StoreError
+from twophp.core.records import Instant, Key, Record, Sealed
 from twophp.ports import Part
-from twophp.stores.sqlite.table import Table
+from twophp.stores.sqlite.sql import sql
+from twophp.stores.sqlite.table import Row, Table
 
 GENERATION: Final = 8_192  # keys; two generations are kept, so memory does not grow with what is stored
 
@@ -38,8 +41,26 @@ class Slot(msgspec.Struct, eq=False, gc=False):
     seals: Mapping[Part, Sealed | None] | None = None
 
 
+class Head(NamedTuple):
+    """Where the journal, the time and the ids have come to."""
+
+    seq: int
+    hash: bytes
+    at: Instant
+    next_id: int
+
+
+def read_head(connection: apsw.Connection) -> Head:
+    """The head as this connection sees it. Without one, nobody knows where the journal ended: nothing can be added."""
+    row: Row | None = connection.execute(sql("read_head")).fetchone()
+    if row is None:
+        message = f"{connection.filename}: the head of the journal is gone; restore the database from its backup"
+        raise StoreError(message, code="store_corrupt")
+    return Head(*row)
+
+
 class Known:
-    """A bounded cache of slots by every key their records hold, in two generations.
+    """A bounded cache of slots by every key their records hold, in two generations, and the head of the journal.
 
     A batch works on ``slots`` itself. If it fails, everything is forgotten, so nothing has to be undone.
     """
@@ -49,6 +70,7 @@ class Known:
         self._version = -1
         self.slots: dict[Key, Slot] = {}
         self._old: dict[Key, Slot] = {}
+        self._head: Head | None = None
 
     def refresh(self) -> None:
         """To be called inside the write transaction: from here on nobody else can write."""
@@ -70,12 +92,17 @@ class Known:
             self.slots[held] = self._old.pop(held)
         return True
 
-    def flushed(self, slots: Iterable[Slot]) -> None:
-        """Everything about these was written."""
+    def head(self) -> Head:
+        """Where things have come to. To be asked for inside the write transaction, and after ``refresh``."""
+        return self._head or read_head(self._connection)
+
+    def flushed(self, slots: Iterable[Slot], head: Head) -> None:
+        """Everything about these was written, and this is how far it went."""
+        self._head = head
         for slot in slots:
             slot.is_new = slot.entry_is_new = False
             slot.entry = slot.seals = None
 
     def forget(self) -> None:
         """Nothing is known."""
-        self.slots, self._old = {}, {}
+        self.slots, self._old, self._head = {}, {}, None

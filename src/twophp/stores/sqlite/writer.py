@@ -21,9 +21,9 @@ import apsw
 
 from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.ports import Load
-from twophp.stores.sqlite.batch import Batch, Failure, Job, Outcome, read_head
+from twophp.stores.sqlite.batch import Batch, Failure, Job, Outcome
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
-from twophp.stores.sqlite.known import Known
+from twophp.stores.sqlite.known import Known, read_head
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Writer:
             await self._checkpoint()
 
     async def _gather(self) -> None:
-        seen = 0
+        seen = 1  # Who is still alone after a turn of the loop needs no second look.
         while seen < len(self._waiting) < self._batch_limit:
             seen = len(self._waiting)
             await asyncio.sleep(0)
