@@ -84,3 +84,22 @@ async def test_a_setting_that_cannot_work_is_refused_at_the_start(wrong: dict[st
     with pytest.raises(ConfigError):
         async with serving(**wrong):
             pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"quota": 5}, r"quota must be a Quota\(\.\.\.\), or None, not 5"),
+        ({"outgoing": None}, r"outgoing must be an Outgoing\(\.\.\.\), not None"),
+        ({"obligations": {}}, "obligations must be"),
+        ({"allow_insecure": "no"}, "allow_insecure must be True or False, not 'no'"),
+        ({"max_body_bytes": "1M"}, "max_body_bytes must be a whole number, not '1M'"),
+        ({"sweep_interval_s": None}, "sweep_interval_s must be a number of seconds, not None"),
+        ({"prevalidate": "module.function"}, "prevalidate, .* are callables, or None"),
+    ],
+)
+async def test_a_setting_of_the_wrong_kind_is_said_by_its_name(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refusal:
+        async with serving(**wrong):
+            pass
+    assert refusal.value.code == "bad_setting"

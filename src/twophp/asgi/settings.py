@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from types import NoneType
 from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -72,9 +73,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pull_url: str | None = None  # Where it can: this service's address with /_2php/ledger; also TWOPHP_PULL_URL.
 
     def __post_init__(self) -> None:
+        for names, kinds, what in _KINDS:
+            for name in names:
+                if not isinstance(getattr(self, name), kinds):
+                    message = f"{name} must be {what}, not {getattr(self, name)!r}"
+                    raise ConfigError(message, code="bad_setting")
         rules = [
             (bool(self.service) and self.service.isprintable(), "service must be a printable name"),
             (callable(self.identify), "identify must be a callable; say identify=anonymous if nobody is known"),
+            (
+                all(hook is None or callable(hook) for hook in self._hooks()),
+                "prevalidate, late_confirm_guard, reconcile and resource_id are callables, or None",
+            ),
             (
                 self.confirm_suffix.startswith("/") and len(self.confirm_suffix) > 1,
                 "confirm_suffix starts with a slash",
@@ -100,6 +110,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
 
+    def _hooks(self) -> tuple[object, ...]:
+        return self.prevalidate, self.late_confirm_guard, self.reconcile, self.resource_id
+
     def shipping(self) -> Shipping | None:
         """Where this service's rows go, if anywhere."""
         return shipping(
@@ -110,6 +123,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             pull_url=self.pull_url or os.environ.get(PULL_VARIABLE),
             allow_insecure=self.allow_insecure,
         )
+
+
+# What the settings are, so that a slip is said by its name and not by whatever breaks first.
+_KINDS: Final[tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...]] = (
+    (("service", "confirm_suffix"), (str,), "a text"),
+    (("allow_insecure", "strict_uuid", "expose_replay_policy", "expose_server_id"), (bool,), "True or False"),
+    (("max_body_bytes", "max_result_bytes"), (int,), "a whole number"),
+    (("replay_wait_ms", "ledger_retention_ms"), (int, NoneType), "a whole number, or None"),
+    (("sweep_interval_s", "drain_timeout_s"), (int, float), "a number of seconds"),
+    (("outgoing",), (Outgoing,), "an Outgoing(...)"),
+    (("obligations",), (ObligationRules,), "the Rules(...) of obligations"),
+    (("quota",), (Quota, NoneType), "a Quota(...), or None"),
+)
 
 
 class Options(TypedDict, total=False):

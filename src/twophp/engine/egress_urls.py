@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from ipaddress import IPv4Address, IPv6Address
-from typing import Final
+from collections.abc import Collection
+from ipaddress import IPv4Address, IPv6Address, ip_network
+from typing import Any, Final, cast
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from twophp.core.errors import EgressRefused
+from twophp.core.errors import ConfigError, EgressRefused
 from twophp.engine.egress_addresses import LOOPBACK, Address, Network, denied, is_loopback, read_address
 
 MAX_URL_CHARS: Final = 2048
@@ -53,19 +55,47 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://([^/?#]*)(.*)", re.D
 _REST: Final = re.compile(r"(?:[/?][A-Za-z0-9._~:/?@!$&'()*+,;=%\[\]-]*)?")
 _AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
 _LABEL: Final = re.compile(r"[a-z0-9-]{1,63}")
+_HOST_RULE: Final = re.compile(r"(?:\*\.)?[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63})*|[0-9a-f:.]*:[0-9a-f:.]*")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator lets out."""
+    """What the operator lets out. Raises ConfigError on what cannot be meant, now and not at the first call."""
 
-    ports: frozenset[int] = frozenset({HTTPS_PORT})
+    ports: Collection[int] = frozenset({HTTPS_PORT})
     # None lets every public name through. ``*.example.com`` is everything below example.com, but not itself.
-    hosts: frozenset[str] | None = None
-    # Networks of the operator's own that calls may go to though they are not public.
-    networks: tuple[Network, ...] = ()
+    hosts: Collection[str] | None = None
+    # Networks of the operator's own that calls may go to though they are not public: "10.0.0.0/8", or ip_network's.
+    networks: Collection[str | Network] = ()
     # For tests and demos: our own machine, with or without TLS, on any port.
     allow_insecure_loopback: bool = False
+
+    def __post_init__(self) -> None:
+        for port in self.ports:
+            if port not in range(1, MAX_PORT + 1):
+                raise ConfigError(f"not a port that can be called: {port!r}", code="bad_egress")
+        if self.hosts is not None:
+            force_setattr(self, "hosts", frozenset(_host_rule(host) for host in _several(self.hosts)))
+        force_setattr(self, "networks", tuple(_network(network) for network in _several(self.networks)))
+
+
+def _several(given: str | Collection[Any]) -> Collection[Any]:
+    """One text stands for itself, and not for its letters."""
+    return (given,) if isinstance(given, str) else given
+
+
+def _host_rule(host: str) -> str:
+    rule = host.lower()
+    if not _HOST_RULE.fullmatch(rule):
+        raise ConfigError(f"not a name, an address, nor *. and a domain: {host!r}", code="bad_egress")
+    return rule
+
+
+def _network(given: str | Network) -> Network:
+    try:
+        return ip_network(given)
+    except ValueError as error:
+        raise ConfigError(f"not a network: {given!r}; {error}", code="bad_egress") from error
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +118,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def allowed(self) -> tuple[Network, ...]:
         """The networks that need not be public."""
-        return (*self.rules.networks, *LOOPBACK) if self.rules.allow_insecure_loopback else self.rules.networks
+        own = cast("tuple[Network, ...]", self.rules.networks)
+        return (*own, *LOOPBACK) if self.rules.allow_insecure_loopback else own
 
 
 def check_url(url: str, *, rules: Rules) -> Target:
@@ -218,7 +249,7 @@ def _is_reserved(name: str) -> bool:
     return any(above in RESERVED_NAMES for above in _above(name))
 
 
-def _is_listed(name: str, hosts: frozenset[str]) -> bool:
+def _is_listed(name: str, hosts: Collection[str]) -> bool:
     return name in hosts or any(f"*.{above}" in hosts for above in _above(name)[1:])
 
 
