@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import ssl
 import sys
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 HOST = "127.0.0.1"
-YES = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
+YES = b"HTTP/1.1 204 No Content\r\n\r\n"
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 
 def write_certificate(path: Path) -> None:
@@ -44,9 +46,11 @@ def write_certificate(path: Path) -> None:
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(YES)
-        await writer.drain()
+        while True:  # As any server does: one call after the other, until the caller hangs up.
+            length = LENGTH.search(await reader.readuntil(b"\r\n\r\n"))
+            await reader.readexactly(int(length[1]) if length else 0)
+            writer.write(YES)
+            await writer.drain()
     except (OSError, asyncio.IncompleteReadError):
         pass  # Whoever hangs up is not counted here.
     writer.close()

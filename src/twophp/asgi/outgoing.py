@@ -16,7 +16,7 @@ from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
 from twophp.engine.effects import act_deliverer
-from twophp.engine.egress import Resolver, Rules, Target, check_url, resolve, system_resolver
+from twophp.engine.egress import Lines, Resolver, Rules, Target, check_url, resolve, system_resolver
 from twophp.engine.environment import names, secret_in
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
 from twophp.engine.identify import Who, principal_of
@@ -78,15 +78,16 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         self, store: Store, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
     ) -> Outbox:
         """The outbox of one service, with everything that can be owed."""
-        send = signed_post(self.rules, self.secrets(), self.ssl_context, self.resolver)
-        callbacks = callback_deliverer(self.rules, self.secrets(), self.ssl_context, self.resolver)
+        lines = Lines()
+        send = signed_post(self.rules, self.secrets(), self.ssl_context, self.resolver, lines=lines)
+        callbacks = callback_deliverer(self.rules, self.secrets(), self.ssl_context, self.resolver, lines=lines)
         deliver = {
             "callback": callbacks,
             "hook": hook_deliverer(self.hooks, send),
             "effect": act_deliverer(obligations.effects),
             "release": act_deliverer(obligations.releases),
         }
-        return Outbox(store, vault, service, deliver=deliver, tries=self.tries, observer=observer)
+        return Outbox(store, vault, service, deliver=deliver, tries=self.tries, observer=observer, after=lines.close)
 
 
 def bad_callback() -> WireError:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from twophp.engine.connectors import require_committed
-from twophp.engine.egress import TIMEOUT_S, Resolver, Rules, check_url, default_tls, post, system_resolver
+from twophp.engine.egress import TIMEOUT_S, Lines, Resolver, Rules, check_url, default_tls, post, system_resolver
 from twophp.engine.outbox import Deliver, Delivery, Letter
 from twophp.engine.webhooks import Secret, sign
 
@@ -49,8 +49,12 @@ def signed_post(
     resolver: Resolver = system_resolver,
     *,
     timeout_s: float = TIMEOUT_S,
+    lines: Lines | None = None,
 ) -> SignedPost:
-    """Through the gate, judged anew at every attempt. Signed if there are secrets (A-66)."""
+    """Through the gate, judged anew at every attempt. Signed if there are secrets (A-66).
+
+    ``lines`` are kept from call to call; they are for this ``ssl_context`` alone, and whoever made them closes them.
+    """
 
     async def send(webhook_id: str, call: Call, delivery: Delivery) -> None:
         require_committed(delivery.obligation)
@@ -63,6 +67,7 @@ def signed_post(
             ssl_context=ssl_context or default_tls(),
             timeout_s=timeout_s,
             resolver=resolver,
+            lines=lines,
             on_sent=delivery.sent,
         )
 
@@ -76,9 +81,10 @@ def callback_deliverer(
     resolver: Resolver = system_resolver,
     *,
     timeout_s: float = TIMEOUT_S,
+    lines: Lines | None = None,
 ) -> Deliver:
     """Delivers ``callback`` jobs. The webhook's id is the server correlation id: receivers drop repeats by it."""
-    send = signed_post(rules, secrets, ssl_context, resolver, timeout_s=timeout_s)
+    send = signed_post(rules, secrets, ssl_context, resolver, timeout_s=timeout_s, lines=lines)
 
     async def deliver(delivery: Delivery) -> None:
         await send(delivery.job.subject, _CALL.decode(delivery.payload), delivery)

@@ -6,7 +6,7 @@ passes four steps, and there is no way to begin in the middle:
     check_url    the text: scheme, userinfo, host, port         egress_urls
     resolve      the name, asked once                            here
     judge        every address of the answer must be public      egress_addresses
-    connect      to an address that was judged, by its number    here
+    connect      to an address that was judged, by its number    egress_lines
 
 The name is not asked again after the judgement, so an answer that changes in between (DNS rebinding) changes nothing.
 TLS is still between us and the *name*: the certificate must be for it. Redirects are failures. All of it together
@@ -22,34 +22,35 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
 from twophp.core.errors import ConfigError, DeliveryFailed
 from twophp.engine.egress_addresses import Address, read_address
 from twophp.engine.egress_http import (
     END_OF_HEAD,
-    MAX_ANSWER_HEAD_BYTES,
     MAX_INTERIM_ANSWERS,
     Headers,
+    bytes_to_skip,
     check_success,
     is_interim,
     request_bytes,
     status_of,
 )
+from twophp.engine.egress_lines import Line, Lines, open_line
 from twophp.engine.egress_urls import Rules, Target, check_address, check_url, refused
 
-__all__ = ["Rules", "Target", "check_url", "default_tls", "post", "resolve", "system_resolver"]
+__all__ = ["Lines", "Rules", "Target", "check_url", "default_tls", "post", "resolve", "system_resolver"]
 
 TIMEOUT_S: Final = 5.0
 MAX_ADDRESSES: Final = 32
 """A name with more is not asked to be reached but to be waited for."""
 MAX_CONNECTS: Final = 3
 """How many addresses are tried, each for its share of the time."""
+SKIP_S: Final = 0.25
+"""How long the rest of an answer is waited for, so that its line can be kept."""
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a name and a port to addresses as text, in the order to be tried; raises OSError."""
-Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 # Foreign errors, most special first: SSLError and TimeoutError are OSErrors too.
 REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
@@ -104,23 +105,30 @@ async def post(
     ssl_context: ssl.SSLContext,
     timeout_s: float = TIMEOUT_S,
     resolver: Resolver = system_resolver,
+    lines: Lines | None = None,
     on_started: Callable[[], None] | None = None,
     on_sent: Callable[[], None] | None = None,
 ) -> int:
     """Send the body once and return the 2xx status; raises EgressRefused or DeliveryFailed.
 
-    ``on_started`` is called before anything is waited for, whatever comes of the attempt; ``on_sent`` when the whole
-    request is written. They are what the two barriers of A-38 wait for.
+    ``lines`` are connections to take up again, all of them made with this ``ssl_context``; without, this call's is its
+    own. One that was let go of at the other end is no failure: the call is made anew, and may arrive twice, as every
+    delivery may. ``on_started`` is called before anything is waited for, whatever comes of the attempt; ``on_sent``
+    when the whole request is written. They are what the two barriers of A-38 wait for.
     """
     if on_started is not None:
         on_started()
     _check_tls(ssl_context)
-    request = request_bytes(target, body, headers)
+    request = request_bytes(target, body, headers, keeps=lines is not None)
     try:
         async with asyncio.timeout(timeout_s):
             addresses = await resolve(target, resolver=resolver)
-            connection = await _connect(target, addresses[:MAX_CONNECTS], ssl_context, timeout_s)
-            return check_success(await _exchange(connection, request, on_sent))
+            kept = None if lines is None else lines.take(target, addresses)
+            if kept is not None:
+                with suppress(OSError, asyncio.IncompleteReadError):
+                    return check_success(await _exchange(kept, request, on_sent, lines))
+            line = await _connect(target, addresses[:MAX_CONNECTS], ssl_context, timeout_s)
+            return check_success(await _exchange(line, request, on_sent, lines))
     except tuple(kind for kind, _ in REASONS) as error:
         raise _failed(next(reason for kind, reason in REASONS if isinstance(error, kind))) from error
 
@@ -154,47 +162,50 @@ def _check_tls(context: ssl.SSLContext) -> None:
 
 async def _connect(
     target: Target, addresses: tuple[Address, ...], ssl_context: ssl.SSLContext, timeout_s: float
-) -> Connection:
+) -> Line:
     """The first address that answers. One that is silent leaves the others their share of the time."""
     for address in addresses[:-1]:
         with suppress(OSError):
             async with asyncio.timeout(timeout_s / len(addresses)):
-                return await _open(target, address, ssl_context)
-    return await _open(target, addresses[-1], ssl_context)
+                return await open_line(target, address, ssl_context)
+    return await open_line(target, addresses[-1], ssl_context)
 
 
-async def _open(target: Target, address: Address, ssl_context: ssl.SSLContext) -> Connection:
-    """Connect by number: the flag makes the system refuse to look anything up."""
-    return await asyncio.open_connection(
-        str(address),
-        target.port,
-        family=socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET,
-        flags=socket.AI_NUMERICHOST,
-        ssl=ssl_context if target.tls else None,
-        server_hostname=target.host if target.tls else None,
-        limit=MAX_ANSWER_HEAD_BYTES,
-    )
-
-
-async def _exchange(connection: Connection, request: bytes, on_sent: Callable[[], None] | None) -> int:
-    """Write all, read the status, hang up. The answer's body is not waited for: it could go on for ever."""
-    reader, writer = connection
+async def _exchange(line: Line, request: bytes, on_sent: Callable[[], None] | None, lines: Lines | None) -> int:
+    """Write all, read the status, and hang up, or keep the line if the answer is over and it may be kept."""
+    writer, is_over = line.writer, False
     try:
         writer.transport.set_write_buffer_limits(high=0)  # So that ``drain`` waits for the last byte.
         writer.write(request)
         await writer.drain()
         if on_sent is not None:
             on_sent()
-        return await _read_status(reader)
+        head = await _read_head(line)
+        is_over = lines is not None and await _skip_body(line, head)
+        return status_of(head)
     finally:
-        writer.transport.abort()  # A polite TLS goodbye would wait for theirs.
-        with suppress(OSError):
-            await writer.wait_closed()
+        if is_over and lines is not None:
+            await lines.keep(line)
+        else:
+            await line.hang_up()
 
 
-async def _read_status(reader: asyncio.StreamReader) -> int:
+async def _read_head(line: Line) -> bytes:
     for _ in range(MAX_INTERIM_ANSWERS + 1):
-        status = status_of(await reader.readuntil(END_OF_HEAD))
-        if not is_interim(status):
-            return status
+        head = await line.read_until(END_OF_HEAD)
+        if not is_interim(status_of(head)):
+            return head
     raise _failed("bad_answer")
+
+
+async def _skip_body(line: Line, head: bytes) -> bool:
+    """Whether the answer is over. A long body is not waited for, nor a slow one: it could go on for ever."""
+    length = bytes_to_skip(head)
+    if length is None:
+        return False
+    try:
+        async with asyncio.timeout(SKIP_S):
+            await line.read_exactly(length)
+    except (OSError, asyncio.IncompleteReadError):
+        return False
+    return True

@@ -152,7 +152,9 @@ class Outbox:
         concurrency: int = CONCURRENCY,
         capacity: int = CAPACITY,
         observer: Observer = SILENT,
+        after: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """``after`` is called once, when the last attempt has ended: to let go of what the deliverers kept."""
         if min(concurrency, capacity) < 1:
             raise ConfigError("An outbox makes at least one attempt at a time.", code="bad_outbox")
         self._store = store
@@ -165,6 +167,7 @@ class Outbox:
         self._concurrency = concurrency
         self._capacity = capacity
         self._observer = observer
+        self._after = after
         self._news = asyncio.Event()
         self._attempts: set[asyncio.Task[None]] = set()
         self._of_run: set[asyncio.Task[None]] = set()
@@ -367,6 +370,8 @@ class Outbox:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        if self._after is not None:
+            await self._after()
 
 
 class Owing:
