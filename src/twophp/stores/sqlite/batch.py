@@ -36,7 +36,11 @@ _APPEND_JOURNAL: Final = sql("append_journal")
 _MARK_SYNCED: Final = sql("mark_synced")
 _PURGE_ENTRY: Final = sql("purge_entry")
 _ADVANCE_SYNCED: Final = Statement(sql=sql("advance_synced"), rows=[()])
-_ENDS_TRANSACTIONS: Final = frozenset({apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT})
+# What would end the transaction, or reach beyond it: a PRAGMA stays when everything else is rolled back.
+_NOT_FOR_STATEMENTS: Final = frozenset(
+    {apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_PRAGMA, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH}
+)
+_UPDATES: Final = frozenset({_UPDATE_ENTRY, *(table.update for table in TABLE_OF_RECORD.values())})
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 
 
@@ -131,7 +135,7 @@ class Batch:
             for row in self._execute(table.reads[by], (_encode(all_values).decode(),)):
                 record = table.record(row)
                 keys = record.keys()
-                if keys[0] not in slots:  # It may have been wanted under two of its keys.
+                if not has(keys[0]):  # It may be known, and have been found beside what was wanted.
                     slots.update(dict.fromkeys(keys, Slot(row[0], record, table, is_new=False)))
 
     def _apply(self, change: Change) -> None:
@@ -221,8 +225,8 @@ class Batch:
             for statement, rows in statements.items():
                 before = self._count_changes()
                 self._executemany(statement, rows)
-                if statement is _UPDATE_ENTRY and self._count_changes() - before != len(rows):
-                    raise StoreError("a ledger row that is not there cannot change", code="bad_change")
+                if statement in _UPDATES and self._count_changes() - before != len(rows):
+                    raise StoreError("what is not there cannot change", code="bad_change")
         if self._statements:
             self._run_extra()
         self._execute(_WRITE_HEAD, self._head())
@@ -232,13 +236,18 @@ class Batch:
         return Head(self._seq, self._hash, self.now, self._next_id)
 
     def _run_extra(self) -> None:
-        """What others wrote shares our transaction, so it may not end it: half a batch would be durable."""
+        """What others wrote shares our transaction, so it may not end it: half a batch would be durable.
+
+        Nor may it leave a reference open until COMMIT, where the whole batch would fail for it.
+        """
         self._connection.authorizer = _keeps_the_transaction
         try:
             for extra in self._statements:
                 self._executemany(extra.sql, extra.rows)
         finally:
             self._connection.authorizer = None
+        if self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
+            raise StoreError("the statements leave a foreign key without its row", code="constraint")
 
     def _collect(self) -> None:
         """The rows to write. A record that was dropped again still leaves its ledger row as it was put last."""
@@ -279,4 +288,4 @@ def _marks(arrived: Iterable[Synced]) -> list[Statement]:
 
 def _keeps_the_transaction(operation: int, *_about: str | None) -> int:
     """SQLite asks when it prepares a statement, and again for those it has prepared before."""
-    return apsw.SQLITE_DENY if operation in _ENDS_TRANSACTIONS else apsw.SQLITE_OK
+    return apsw.SQLITE_DENY if operation in _NOT_FOR_STATEMENTS else apsw.SQLITE_OK

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
@@ -118,7 +119,8 @@ class Writer:
         seen = 1  # Who is still alone after a turn of the loop needs no second look.
         while seen < len(self._waiting) < self._batch_limit:
             seen = len(self._waiting)
-            await asyncio.sleep(0)
+            with suppress(asyncio.CancelledError):  # See ``_elsewhere``.
+                await asyncio.sleep(0)
 
     async def _flush(self, jobs: list[Job]) -> list[Outcome]:
         """One transaction for all; if a change cannot be written, one savepoint for each, so one harms nobody."""
@@ -132,9 +134,8 @@ class Writer:
             except Exception as error:
                 if is_outside_fault(error):
                     raise
-                self._connection.execute(sql("rollback"))
-                await self._begin()
-                changed, outcomes = self._run_one_by_one(jobs)
+                await self._begin_again()
+                changed, outcomes = await self._run_one_by_one(jobs)
             if changed:
                 await self._commit()
                 if batch is not None:
@@ -144,6 +145,9 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
             self._undo(error)
             return [Failure(_for_a_caller(error)) for _job in jobs]
+        except BaseException as error:
+            self._undo(error)  # Whoever stops the process may be talked out of it, and then goes on from here.
+            raise
         return outcomes
 
     async def _begin(self) -> None:
@@ -162,11 +166,32 @@ class Writer:
         self._latest = batch.now
         return batch, batch.run(jobs)
 
-    def _run_one_by_one(self, jobs: list[Job]) -> tuple[bool, list[Outcome]]:
+    async def _begin_again(self) -> None:
+        """A statement that failed may have rolled the transaction back itself (``INSERT OR ROLLBACK``)."""
+        self._known.forget()
+        if self._connection.in_transaction:
+            self._connection.execute(sql("rollback"))
+        await self._begin()
+
+    async def _run_one_by_one(self, jobs: list[Job]) -> tuple[bool, list[Outcome]]:
+        """Each with a savepoint of its own. One that ends the transaction costs the others another round."""
+        refused: dict[int, Outcome] = {}
+        while True:
+            known_to_fail = len(refused)
+            changed, outcomes = self._run_apart(jobs, refused)
+            if self._connection.in_transaction:
+                return changed, outcomes
+            assert len(refused) > known_to_fail, "every round finds one that ends it"
+            await self._begin_again()
+
+    def _run_apart(self, jobs: list[Job], refused: dict[int, Outcome]) -> tuple[bool, list[Outcome]]:
         """Nothing of it is kept in what is known: each small batch has a slot of its own for the same record."""
         changed = False
         outcomes: list[Outcome] = []
-        for job in jobs:
+        for number, job in enumerate(jobs):
+            if number in refused:
+                outcomes.append(refused[number])
+                continue
             self._known.forget()  # The batch that failed, and the one before this, left their marks in what was known.
             self._connection.execute(sql("savepoint"))
             try:
@@ -175,8 +200,11 @@ class Writer:
             except Exception as error:
                 if is_outside_fault(error):
                     raise
+                refused[number] = Failure(_for_a_caller(error))
+                if not self._connection.in_transaction:
+                    break
                 self._connection.execute(sql("rollback_to_savepoint"))
-                told = [Failure(_for_a_caller(error))]
+                told = [refused[number]]
             outcomes += told
             self._connection.execute(sql("release_savepoint"))
         self._known.forget()
@@ -218,10 +246,18 @@ class Writer:
         await self._elsewhere(self._connection.execute, statement)
 
     async def _elsewhere(self, function: Callable[..., Any], *args: Any) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, function, *args)
+        """In the thread, and to its end, whoever cancels meanwhile.
 
-    def _undo(self, error: Exception) -> None:
+        A loop that ends cancels its tasks and waits for them. What was accepted is finished first: nobody may use the
+        connection before that, or know less than what is on the disk.
+        """
+        work = asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        work.result()
+
+    def _undo(self, error: BaseException) -> None:
         """Nobody is told yes. Whatever is half done in the connection is undone, or the handle is given up."""
         self._known.forget()
         try:

@@ -1,0 +1,189 @@
+"""What one caller, or the end of a loop, must not do to the others, to the file, and to what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.stores.orders import LEDGER_ID, POLICY, HandClock, orders
+from twophp.core.errors import StoreError
+from twophp.core.intent import Intent, by_pair
+from twophp.core.records import Key
+from twophp.engine.ledger import open_ledger
+from twophp.ports import Change, Put, Statement
+from twophp.stores.sqlite import SQLiteStore, known, writer
+from twophp.stores.sqlite.verify import verify
+from twophp.stores.testing import scene
+from twophp.stores.testing.scene import register
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "ledger.db")
+
+
+@pytest.fixture
+async def store(path: str) -> AsyncIterator[SQLiteStore]:
+    async with SQLiteStore(path, clock=scene.HandClock()) as store:
+        store._connection.execute("CREATE TABLE customer (id INTEGER PRIMARY KEY)")
+        store._connection.execute(
+            "CREATE TABLE mine (id INTEGER PRIMARY KEY, x INTEGER CHECK (x < 10), "
+            "customer INTEGER REFERENCES customer DEFERRABLE INITIALLY DEFERRED)"
+        )
+        store._connection.execute(
+            "CREATE TRIGGER no_thirteen BEFORE INSERT ON mine WHEN new.id = 13 "
+            "BEGIN SELECT raise(ROLLBACK, 'thirteen'); END"
+        )
+        yield store
+
+
+# Statements of a handler's own.
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "INSERT INTO mine (id, customer) VALUES (1, 99)",  # Found out by COMMIT alone, and that is everybody's.
+        "INSERT OR ROLLBACK INTO mine (id, x) VALUES (1, 11)",
+        "INSERT INTO mine (id) VALUES (13)",
+        "PRAGMA query_only = on",  # No rollback would take it back.
+        "PRAGMA foreign_keys = off",
+        "ATTACH ':memory:' AS elsewhere",
+        "COMMIT",
+    ],
+)
+@pytest.mark.req("A-34")
+async def test_a_statement_harms_nobody_else(store: SQLiteStore, bad: str) -> None:
+    change = Change(answer=None, statements=(Statement(sql=bad, rows=[()]),))
+    outcomes = await asyncio.gather(
+        *(register(store, str(number)) for number in range(3)),
+        store.transact((), lambda _records: change),
+        *(register(store, str(number)) for number in range(3, 6)),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [Intent] * 3 + [StoreError] + [Intent] * 3
+    assert len(await scene.verified_journal(store)) == 6
+    assert store._connection.execute("SELECT count(*) FROM mine").get == 0
+    assert (await register(store, "later")).version == 1, "the handle is as good as before"
+
+
+async def test_two_that_end_the_transaction_cost_the_others_two_more_rounds(store: SQLiteStore) -> None:
+    thirteen = Change(answer=None, statements=(Statement(sql="INSERT INTO mine (id) VALUES (?)", rows=[(13,)]),))
+    outcomes = await asyncio.gather(
+        register(store, "1"),
+        store.transact((), lambda _records: thirteen),
+        register(store, "2"),
+        store.transact((), lambda _records: thirteen),
+        register(store, "3"),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [Intent, StoreError, Intent, StoreError, Intent]
+    assert len(await scene.verified_journal(store)) == 3
+
+
+async def test_a_reference_that_is_met_in_time_is_no_fault(store: SQLiteStore) -> None:
+    both = (
+        Statement(sql="INSERT INTO mine (id, customer) VALUES (1, 5)", rows=[()]),
+        Statement(sql="INSERT INTO customer VALUES (5)", rows=[()]),
+    )
+    await store.transact((), lambda _records: Change(answer=None, statements=both))
+    assert store._connection.execute("SELECT count(*) FROM mine").get == 1
+
+
+# The end of a loop.
+
+
+def test_a_loop_that_ends_in_the_middle_of_a_commit_leaves_a_ledger_to_go_on_with(tmp_path: Path) -> None:
+    """It cancels its tasks, the writer's too. What a task still writes then must know what is on the disk."""
+    path, go_on = tmp_path / "orders.db", threading.Event()
+
+    async def cut_short() -> None:
+        store = SQLiteStore(str(path), clock=scene.HandClock())  # Nobody closes it.
+        await open_ledger(store, "orders", lambda: LEDGER_ID)
+        await register(store, "0")
+        committing = hold_the_commits(store, go_on)
+
+        async def last_words() -> None:
+            try:
+                await register(store, "1")
+            finally:
+                go_on.set()
+                await store.kept("said", "goodbye")  # A change without a line.
+
+        task = asyncio.create_task(last_words())
+        await committing.wait()
+        assert not task.done()
+
+    asyncio.run(cut_short())
+    assert verify(str(path)).lines == 2
+
+    async def once_more() -> None:
+        async with SQLiteStore(str(path), clock=scene.HandClock()) as store:
+            assert (await register(store, "2")).version == 1
+            assert await store.kept("said", "nothing") == "goodbye"
+            assert len(await scene.verified_journal(store)) == 3
+
+    asyncio.run(once_more())
+
+
+def hold_the_commits(store: SQLiteStore, until: threading.Event) -> asyncio.Event:
+    """Every COMMIT goes to the thread and waits there; the event says that one has come so far."""
+    loop, committing, commits = asyncio.get_running_loop(), asyncio.Event(), store._writer
+    commits._commit_took_s = writer.QUICK_COMMIT_S
+
+    def held(statement: str) -> None:
+        loop.call_soon_threadsafe(committing.set)
+        until.wait()
+        store._connection.execute(statement)
+
+    async def off_loop(statement: str) -> None:
+        await commits._elsewhere(held, statement)
+
+    commits._off_loop = off_loop  # type: ignore[method-assign]
+    return committing
+
+
+# What is known.
+
+
+async def test_what_was_found_beside_the_wanted_is_not_known_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another's intent under the same client id is read along. It is in the older generation already, and forgotten."""
+    monkeypatch.setattr(known, "GENERATION", 4)
+    clock = HandClock()
+    async with orders(tmp_path / "orders.db", clock=clock) as service:
+        await service.take(0)
+        for number in range(1, 5):  # Hers moves to the older generation.
+            await service.register(number)
+        beside = Key("intent.logical_request_key", ("c0", "somebody else"))
+        await service.store.transact((beside,), lambda records: Change(answer=records.get(beside)))
+        clock.now += POLICY.payload_retention_ms + POLICY.horizon_ms + 1
+        for _visit in range(3):  # The payload goes, then the tombstone.
+            await service.sweep()
+            clock.now += POLICY.horizon_ms
+        pair = by_pair("c0", "s0")
+        assert await service.store.transact((pair,), lambda records: Change(answer=records.get(pair))) is None
+
+
+async def test_an_update_of_what_is_not_there_is_refused(store: SQLiteStore) -> None:
+    """A row that was deleted behind the store's back, on its own connection: nothing tells, but nothing is claimed."""
+    intent = await register(store)
+    store._connection.execute("DELETE FROM intent")
+    newer = replace(intent, version=2)
+    with pytest.raises(StoreError):
+        await store.transact(
+            (scene.pair_of(intent),), lambda _records: Change(answer="done", puts=(Put(record=newer),))
+        )
