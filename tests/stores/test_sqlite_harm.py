@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.stores.orders import LEDGER_ID, POLICY, HandClock, orders
+from tests.stores.orders import LEDGER_ID
 from twophp.core.errors import StoreError
-from twophp.core.intent import Intent, by_pair
-from twophp.core.records import Key
+from twophp.core.intent import Intent, by_logical_key
 from twophp.engine.ledger import open_ledger
 from twophp.ports import Change, Put, Statement
 from twophp.stores.sqlite import SQLiteStore, known, writer
@@ -158,24 +157,21 @@ def hold_the_commits(store: SQLiteStore, until: threading.Event) -> asyncio.Even
 # What is known.
 
 
-async def test_what_was_found_beside_the_wanted_is_not_known_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another's intent under the same client id is read along. It is in the older generation already, and forgotten."""
-    monkeypatch.setattr(known, "GENERATION", 4)
-    clock = HandClock()
-    async with orders(tmp_path / "orders.db", clock=clock) as service:
-        await service.take(0)
-        for number in range(1, 5):  # Hers moves to the older generation.
-            await service.register(number)
-        beside = Key("intent.logical_request_key", ("c0", "somebody else"))
-        await service.store.transact((beside,), lambda records: Change(answer=records.get(beside)))
-        clock.now += POLICY.payload_retention_ms + POLICY.horizon_ms + 1
-        for _visit in range(3):  # The payload goes, then the tombstone.
-            await service.sweep()
-            clock.now += POLICY.horizon_ms
-        pair = by_pair("c0", "s0")
-        assert await service.store.transact((pair,), lambda records: Change(answer=records.get(pair))) is None
+async def test_what_was_found_beside_the_wanted_is_not_known_twice(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another's intent under the same client id is read along. It is known already; once forgotten, it is gone."""
+    monkeypatch.setattr(known, "GENERATION", 40)
+    clock = scene.HandClock()
+    async with SQLiteStore(path, clock=clock) as store:
+        intent = await register(store, "hers")
+        intent = await scene.settle(store, await scene.confirm(store, intent))
+        for number in range(21):  # Hers moves to the older generation.
+            await register(store, str(number))
+        beside = by_logical_key("somebody else", intent.client_correlation_id)
+        assert await scene.read(store, beside) is None
+        for _visit in range(2):  # The payload goes, then the tombstone.
+            clock.now += scene.POLICY.payload_retention_ms + scene.POLICY.horizon_ms
+            await scene.attend(store, intent)
+        assert await scene.read(store, scene.pair_of(intent)) is None
 
 
 async def test_an_update_of_what_is_not_there_is_refused(store: SQLiteStore) -> None:
