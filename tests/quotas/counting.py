@@ -16,7 +16,7 @@ from twophp.ports import Store
 T0 = 1_700_000_000_000
 OPEN = (
     "SELECT principal, count(*), sum(counted_bytes) FROM intent WHERE counted_bytes IS NOT NULL"
-    " AND phase IN ('WAITING_CONFIRM', 'TTL_EXPIRED', 'PROCESSING') GROUP BY principal ORDER BY principal"
+    " AND phase IN ('WAITING_CONFIRM', 'PROCESSING') GROUP BY principal ORDER BY principal"
 )
 COUNTED = "SELECT principal, open_intents, open_bytes FROM quota ORDER BY principal"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.faults.handshake import POLICY
@@ -117,19 +119,52 @@ def test_room_is_made_by_settling(play: Play, succeeded: bool) -> None:
     play(scene)
 
 
-def test_room_is_made_by_abandoning_and_not_before(play: Play) -> None:
+@pytest.mark.req("P-5.4-d", "P-2-e", "A-21")
+def test_room_is_made_at_the_deadline_whatever_the_grace(play: Play) -> None:
+    """Made at the end of the grace, it would tell a client how long that is."""
+
     async def scene(stage: Stage) -> None:
         service = stage.service(Quota(open_intents=1))
         intent = made(await service.register("1"))
         stage.now = intent.deadline_at
         [expired] = await service.sweep(stage.now)
         assert made(expired).phase is Phase.TTL_EXPIRED
-        assert stage.counted() == {"alice": (1, 10)}  # A late confirm may still run it.
-        stage.now = intent.abandoned_at
-        [abandoned] = await service.sweep(stage.now)
-        assert made(abandoned).phase is Phase.ABANDONED
         assert stage.counted() == {}
         assert isinstance((await service.register("2", stage.now)).verdict, Goto)
+
+    play(scene)
+
+
+def test_a_ledger_that_counted_the_expired_is_counted_anew(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        service = stage.service(Quota(open_intents=5))
+        intent = made(await service.register("1"))
+        await service.register("2", principal="bob")
+        await service.register("3", at=T0 + 10_000)
+        stage.now = intent.deadline_at
+        await service.sweep(stage.now)
+        await stage.store.close()
+        with closing(apsw.Connection(stage.path)) as before:  # As schema 7 had it.
+            before.execute("UPDATE quota SET open_intents = 2, open_bytes = 20 WHERE principal = 'alice'")
+            before.execute("INSERT INTO quota VALUES (99, 'bob', 1, 10, 1)")
+            before.execute("PRAGMA user_version = 7")
+        async with SQLiteStore(stage.path, clock=lambda: stage.now):
+            assert stage.counted() == {"alice": (1, 10)}
+
+    play(scene)
+
+
+def test_a_late_confirm_counts_again_and_is_not_refused_for_it(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        service = stage.service(Quota(open_intents=1))
+        intent = made(await service.register("1"))
+        stage.now = intent.deadline_at
+        await service.sweep(stage.now)
+        assert isinstance((await service.register("2", stage.now)).verdict, Goto)
+        running = made(await service.confirm(intent, intent.deadline_at - 1))  # It arrived in time, and waited.
+        assert stage.counted() == {"alice": (2, 20)}
+        await service.settle(running)
+        assert stage.counted() == {"alice": (1, 10)}
 
     play(scene)
 
@@ -164,12 +199,13 @@ def test_what_a_crash_left_running_counts_until_it_is_recovered(play: Play) -> N
 
 
 @pytest.mark.req("A-37")
-def test_transparent_calls_are_not_counted_and_auto_confirmed_ones_are(play: Play) -> None:
+def test_plain_requests_are_not_counted_and_whatever_opted_in_is(play: Play) -> None:
     async def scene(stage: Stage) -> None:
         service = stage.service(Quota(open_intents=1))
         auto = made(await service.register("1", mode=Mode.AUTO_CONFIRM))
         assert (await service.register("2", mode=Mode.AUTO_CONFIRM)).verdict is EXCEEDED
-        assert isinstance((await service.register("3", mode=Mode.TRANSPARENT)).verdict, Goto)
+        assert (await service.register("3", mode=Mode.TRANSPARENT)).verdict is EXCEEDED
+        assert isinstance((await service.register("4", mode=Mode.TRANSPARENT, is_plain=True)).verdict, Goto)
         assert stage.counted() == {"alice": (1, 10)}
         await service.settle(auto)
         assert stage.counted() == {}

@@ -125,7 +125,7 @@ class Handshake:
         try:
             principal = await self._whoever(head)
             body = await read_body(head, receive, self._settings.max_body_bytes)
-            decision = await self._registered(asked, head, principal, scope, body, endpoint.policy)
+            decision = await self._registered(asked, head, principal, scope, body, endpoint.policy, is_plain=True)
         except TwoPHPError as error:
             raise NotRegistered from error
         return await self._run_plain(_intent_of(decision), scope)
@@ -176,10 +176,18 @@ class Handshake:
         return answers.registered(intent, ttl_ms, expose_policy=exposed)
 
     def _registered(
-        self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
+        self,
+        asked: PhaseOne,
+        head: Head,
+        principal: str,
+        scope: Scope,
+        body: bytes,
+        policy: Policy,
+        *,
+        is_plain: bool = False,
     ) -> Awaitable[Decision]:
         """The one change that makes an intent durable (draft §9.5)."""
-        command = self._register_command(asked, head, principal, scope, body, policy)
+        command = self._register_command(asked, head, principal, scope, body, policy, is_plain=is_plain)
         request = stored_request(head, scope, body, self._settings.stored_headers)
         self._server.executions.expect(command.server_correlation_id, request)
         if asked.callback is None:
@@ -202,7 +210,15 @@ class Handshake:
         return acknowledgement(self._server.outbox, callback, leads_inwards=await outgoing.leads_inwards(target))
 
     def _register_command(
-        self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
+        self,
+        asked: PhaseOne,
+        head: Head,
+        principal: str,
+        scope: Scope,
+        body: bytes,
+        policy: Policy,
+        *,
+        is_plain: bool,
     ) -> Register:
         server = self._server
         client_id = asked.client_correlation_id or server.mint()  # A-35: a proxy stands in for what is missing.
@@ -229,6 +245,7 @@ class Handshake:
             requested_ttl_ms=asked.requested_ttl_ms,
             callback="" if asked.callback is None else callback_digest(asked.callback),
             client_id_is_proxy=asked.client_correlation_id is None,
+            is_plain=is_plain,
             owner=server.owner,
             request_digest=payload,
         )

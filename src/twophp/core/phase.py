@@ -214,6 +214,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requested_ttl_ms: int | None = None
     callback: str = ""
     client_id_is_proxy: bool = False
+    is_plain: bool = False  # Nobody asked for a handshake: the endpoint records what it serves.
     owner: str = ""
     counted_bytes: int | None = None
     request_digest: str | None = None

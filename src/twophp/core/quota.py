@@ -1,9 +1,11 @@
 """How much one principal may have open at a time.
 
-An intent counts from its registration until it has ended: while it waits, while it runs, and through the grace after
-its deadline. It begins to count once and ceases once, each in the very change that registers or ends it, so what is
-counted is always what is open: whatever crashes, however many processes write. ``Usage`` is the count; a principal who
-has nothing open has none.
+An intent counts while it waits and while it runs. It begins to count and ceases in the very changes that register,
+expire or end it, so what is counted is always what is open: whatever crashes, however many processes write. ``Usage``
+is the count; a principal who has nothing open has none.
+
+At its deadline it ceases, and not at the end of the grace: whoever waits for room must not learn how long that is
+(draft §5.4). A late confirm that is let in all the same counts again, and is not refused for it.
 
 What an intent counts for is written into the intent (``counted_bytes``). So a quota may be switched on, off or changed
 at any time: what was not counted when it began is not subtracted when it ends.
@@ -24,7 +26,7 @@ from twophp.core.records import Instant, Key
 
 BY_PRINCIPAL: Final = "quota.principal"
 EXCEEDED: Final = Refuse("quota_exceeded")
-OPEN: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED, Phase.PROCESSING})
+OPEN: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING})
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +68,11 @@ def counts(intent: Intent | None) -> bool:
     return intent is not None and intent.counted_bytes is not None and intent.phase in OPEN
 
 
-def admitted(usage: Usage | None, intent: Intent, quota: Quota) -> Usage | None:
-    """The usage with one more, or None if that is too much."""
+def admitted(usage: Usage | None, intent: Intent, quota: Quota | None) -> Usage | None:
+    """The usage with one more, or None if that is too much; without a quota nothing is."""
     open_intents, open_bytes, version = (0, 0, 0) if usage is None else _amounts(usage)
     open_intents, open_bytes = open_intents + 1, open_bytes + (intent.counted_bytes or 0)
-    if open_intents > quota.open_intents or open_bytes > quota.open_bytes:
+    if quota is not None and (open_intents > quota.open_intents or open_bytes > quota.open_bytes):
         return None
     return Usage(intent.principal, open_intents, open_bytes, version + 1)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from twophp.core.intent import Intent, Mode
+from twophp.core.intent import Intent
 from twophp.core.phase import Decision, Register
 from twophp.core.quota import EXCEEDED, Quota, Usage, admitted, by_principal, counts, released
 from twophp.core.records import Key
@@ -32,9 +32,9 @@ class Meter:
     def counted(self, command: Register, payload: bytes) -> Register:
         """The registration, with what it will count for.
 
-        Transparent calls do not: a service that records plain requests must not refuse them for it (A-37).
+        Plain requests do not: a service that records them must not refuse them for it (A-37).
         """
-        if self._quota is None or command.mode is Mode.TRANSPARENT:
+        if self._quota is None or command.is_plain:
             return command
         return replace(command, counted_bytes=len(payload))
 
@@ -47,14 +47,16 @@ class Meter:
             usage: Usage | None = records.get(key)
         except KeyError as error:
             raise NotNamed(key) from error
-        return _released(wanted, usage, after) if counts(before) else self._admitted(wanted, usage, after)
+        if counts(before):
+            return _released(wanted, usage, after)
+        return _admitted(wanted, usage, after, self._quota if before is None else None)
 
-    def _admitted(self, wanted: Change, usage: Usage | None, intent: Intent) -> Change:
-        assert self._quota is not None
-        more = admitted(usage, intent, self._quota)
-        if more is None:
-            return Change(answer=Decision(EXCEEDED, None))
-        return replace(wanted, puts=(*wanted.puts, Put(record=more)))
+
+def _admitted(wanted: Change, usage: Usage | None, intent: Intent, quota: Quota | None) -> Change:
+    more = admitted(usage, intent, quota)
+    if more is None:
+        return Change(answer=Decision(EXCEEDED, None))
+    return replace(wanted, puts=(*wanted.puts, Put(record=more)))
 
 
 def names(key: Key, about: Register | Intent | None) -> tuple[Key, ...]:
