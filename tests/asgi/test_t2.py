@@ -23,7 +23,7 @@ from tests.asgi.driver import (
     held,
     serving,
 )
-from twophp import Policy
+from twophp import Head, Policy
 from twophp.asgi.messages import Send
 
 pytestmark = pytest.mark.anyio
@@ -170,3 +170,25 @@ async def test_another_identity_has_its_own_ids() -> None:
         assert (ada.status, eve.status) == (200, 200)
         assert ada.get(SERVER) != eve.get(SERVER)
         assert len(await service.rows()) == 2
+
+
+@pytest.mark.req("A-07", "A-30", "A-32")
+async def test_prevalidate_judges_what_is_new_and_not_what_is_known() -> None:
+    """Whoever repeats a committed request because its answer was lost must not read that it was never registered."""
+    sold_out = False
+
+    def check(_head: Head, _body: bytes) -> None:
+        if sold_out:
+            raise ValueError("sold out")
+
+    async with serving(prevalidate=check) as service:
+        registered, done = await service.both()
+        first = await auto(service, "c-2")
+        sold_out = True
+        again = await service.register()
+        assert (again.status, again.get(STATE), again.get(SERVER)) == (200, "COMMITTED", registered.get(SERVER))
+        assert await service.confirm(registered) == done
+        assert await auto(service, "c-2") == first
+        assert (await service.register("c-3")).status == 422
+        assert (await auto(service, "c-4")).status == 422
+        assert service.orders.runs == 2

@@ -155,7 +155,11 @@ class Handshake:
         policy, began = endpoint.policy, self._seconds() if self._times else 0.0
         body = await read_body(head, receive, self._settings.max_body_bytes)
         if self._settings.prevalidate is not None:
-            await _prevalidated(self._settings.prevalidate, head, body)
+            try:
+                await _prevalidated(self._settings.prevalidate, head, body)
+            except WireError:
+                if not await self._is_repeat(asked, principal):
+                    raise
         decision = await self._registered(asked, head, principal, scope, body, policy)
         code = decision.code
         if code is not None:
@@ -174,6 +178,11 @@ class Handshake:
         if not isinstance(decision.verdict, Goto):
             ttl_ms = max(intent.deadline_at - self._server.store.now(), 1)
         return answers.registered(intent, ttl_ms, expose_policy=exposed)
+
+    async def _is_repeat(self, asked: PhaseOne, principal: str) -> bool:
+        """What was registered is told what became of it, whatever a new request would be told today (T2, A-30)."""
+        client_id = asked.client_correlation_id
+        return client_id is not None and await self._server.intents.knows(principal, client_id)
 
     def _registered(
         self,

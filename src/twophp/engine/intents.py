@@ -153,6 +153,12 @@ class Intents:
         found: Intent | None = await self._store.transact((key,), lambda records: Change(answer=records.get(key)))
         return found
 
+    async def knows(self, principal: str, client_correlation_id: str) -> bool:
+        """Whether the logical key was used up, whatever for."""
+        key = by_logical_key(principal, client_correlation_id)
+        known: bool = await self._store.transact((key,), lambda records: Change(answer=records.get(key) is not None))
+        return known
+
     async def payload(self, intent: Intent) -> bytes | None:
         """What was registered. Raises Tampered rather than return anything else."""
         return await self._open(intent, "payload")
