@@ -41,7 +41,7 @@ SETTINGS = {
     "resource_id": "finds the resource's id in an answer, in place of its JSON `id`",
     "success_status": "`200`, or `passthrough`: the handler's own status below 400",
     "expose_replay_policy": "tell clients `DTT-2PHP-Replay-Policy`",
-    "expose_server_id": "add the server id to answers of plain requests that a transparent endpoint records",
+    "expose_server_id": "add the server id to answers of opted-in requests in transparent mode (draft §5.5.6)",
     "max_body_bytes": "the largest request",
     "max_result_bytes": "the largest answer that is stored",
     "replay_wait_ms": "how long a second confirm waits for the first; by default `processing_timeout_ms`",

@@ -44,10 +44,12 @@ async def untouched(service: Service, registered: Reply) -> None:
 
 
 @pytest.mark.req("T1-1", "P-13.6-a", "A-64")
-async def test_row_1_without_tls_nothing_is_confirmed() -> None:
+async def test_row_1_without_tls_nothing_is_confirmed(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as service:
         registered = await service.register()
         refused = await service.confirm(registered, scheme="http")
+        assert await service.confirm(registered, scheme="http") == refused
+        assert caplog.text.count("trusted_proxies=") == 1, "the operator hears of it, once"
         assert (refused.status, refused.get(STATE)) == (403, None)
         assert b'"tls_required"' in refused.body
         await untouched(service, registered)

@@ -53,6 +53,20 @@ def refused(identify: Any, request: Head | None = None) -> Unauthenticated:
     return caught.value
 
 
+def test_a_slip_in_a_services_own_identify_is_named_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    users: dict[str, str] = {}
+
+    def slips(asked: Head) -> str:
+        return users[asked.headers["authorization"]]
+
+    refused(slips, head(("authorization", "Bearer secret")))
+    assert "identify raised KeyError in " in caplog.text
+    assert "test_identify.py, line " in caplog.text
+    assert "secret" not in caplog.text
+    refused(lambda _head: None)
+    assert "neither a string nor a Principal: NoneType" in caplog.text
+
+
 # The tuple and its digest.
 
 

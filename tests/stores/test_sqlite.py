@@ -111,6 +111,7 @@ async def test_where_nothing_can_be_written_nothing_is_opened(nowhere: str) -> N
     with pytest.raises(StoreUnavailable) as refusal:
         SQLiteStore(nowhere)
     assert refusal.value.code == "store_cannot_open"
+    assert ("there is no folder /nowhere/at/all" in str(refusal.value)) == nowhere.startswith("/nowhere")
 
 
 async def test_what_is_no_database_is_left_alone(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ class Handshake:
         # Without a guard re-authentication is what is left, and Phase 2 has been through it, if there is anybody to
         # authenticate.
         self._unguarded = server.settings.identify is not anonymous
+        self._said_that_tls_is_missing = False
         self._times = server.observer.times
         self._seconds = asyncio.get_running_loop().time
 
@@ -70,11 +71,17 @@ class Handshake:
         elif not self._is_ours(head.method, path, endpoint):
             return None
         if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
+            self._say_once_that_tls_is_missing()
             raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
         principal = authenticate(settings.identify, head)  # T1 row 2
         if isinstance(principal, str):
             return self._asked(head, path, endpoint, principal, scope, receive)
         return self._asked_by(principal, head, path, endpoint, scope, receive)
+
+    def _say_once_that_tls_is_missing(self) -> None:
+        if not self._said_that_tls_is_missing:
+            self._said_that_tls_is_missing = True
+            log.warning("a two-phase request came without TLS; if a proxy ends it, name that in trusted_proxies=")
 
     async def _asked_by(
         self,

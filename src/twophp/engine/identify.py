@@ -15,6 +15,8 @@ quoted one.
 from __future__ import annotations
 
 import inspect
+import logging
+import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import UUID
@@ -28,6 +30,9 @@ from twophp.engine.requests import Head, Tls, proxies
 
 if TYPE_CHECKING:
     from twophp.engine.bearer import BearerJwt
+
+
+log: Final = logging.getLogger("twophp.identify")
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -61,7 +66,7 @@ def authenticate(identify: Identify, head: Head) -> str | Awaitable[str]:
     except TwoPHPError:
         raise
     except Exception as error:
-        raise Unauthenticated("identify raised") from error
+        raise _not_told(error) from error
     if type(who) is not Principal and inspect.isawaitable(who):
         return _awaited(who)
     return principal_of(who)
@@ -73,8 +78,18 @@ async def _awaited(who: Awaitable[Who]) -> str:
     except TwoPHPError:
         raise
     except Exception as error:
-        raise Unauthenticated("identify raised") from error
+        raise _not_told(error) from error
     return principal_of(found)
+
+
+def _not_told(error: Exception) -> Unauthenticated:
+    """What and where, for whoever wrote it: a slip looks like a stranger to everybody else.
+
+    Not the error's own words: they may quote a credential.
+    """
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    log.warning("identify raised %s in %s, line %d", type(error).__name__, where.filename, where.lineno or 0)
+    return Unauthenticated("identify raised")
 
 
 def principal_of(who: object) -> str:
@@ -82,6 +97,7 @@ def principal_of(who: object) -> str:
     if isinstance(who, str):
         who = Principal(OWN_SCHEME, "", who)
     elif not isinstance(who, Principal):
+        log.warning("identify returned neither a string nor a Principal: %s", type(who).__name__)
         raise Unauthenticated("identify returned neither a string nor a Principal")
     try:
         return principal_digest(who.scheme, who.issuer, who.subject, who.tenant)

@@ -100,6 +100,9 @@ def open_connection(
     try:
         connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_URI if immutable else flags)
     except apsw.Error as error:
+        folder = Path(path).absolute().parent
+        if not folder.is_dir():
+            raise StoreUnavailable(f"{path}: there is no folder {folder}", code="store_cannot_open") from error
         raise translate(error, path) from error
     with _given_up_on_failure(connection):
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
