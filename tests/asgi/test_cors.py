@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from starlette.middleware.cors import CORSMiddleware
 
-from tests.asgi.driver import CLIENT, ENABLED, STATE, serving
+from tests.asgi.driver import CLIENT, ENABLED, STATE, Exchange, a_scope, serving
 from twophp.asgi import CORS_ALLOW_HEADERS, CORS_EXPOSE_HEADERS, ExposeFields
-from twophp.asgi.messages import App
+from twophp.asgi.messages import App, Message, Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 
@@ -23,6 +23,20 @@ async def test_the_helper_exposes_our_fields_where_there_are_any() -> None:
         assert {name.lower() for name in exposed} >= set(registered.ours())
         plain = await service.request("POST", "/orders", ORIGIN)
         assert plain.get(EXPOSE) is None
+
+
+@pytest.mark.req("A-19")
+async def test_an_answer_without_headers_is_left_as_it_is() -> None:
+    """ASGI lets an application leave them out."""
+    said: list[Message] = [{"type": "http.response.start", "status": 204}, {"type": "http.response.body"}]
+
+    async def silent(_scope: Scope, _receive: Receive, send: Send) -> None:
+        for message in said:
+            await send(message)
+
+    exchange = Exchange(b"")
+    await ExposeFields(silent)(a_scope("GET", "/", ORIGIN), exchange.receive, exchange.send)
+    assert exchange.sent == said
 
 
 @pytest.mark.req("A-19")

@@ -33,10 +33,10 @@ class ExposeFields:
             return
 
         async def exposing(message: Message) -> None:
-            if message["type"] == "http.response.start" and any(
-                bytes(n).lower() in BY_KEY for n, _ in message["headers"]
-            ):
-                message = {**message, "headers": [*message["headers"], _EXPOSE]}
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ())]  # ASGI lets an application leave them out.
+                if _has_ours(headers):
+                    message = {**message, "headers": [*headers, _EXPOSE]}
             await send(message)
 
         await self.app(scope, receive, exposing)
