@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.asgi.driver import AUTO, CLIENT, OUTGOING, SERVER, STATE, Orders, Seen, answer, created
+from tests.asgi.driver import AUTO, CLIENT, OUTGOING, SERVER, STATE, Orders, Seen, answer, by_header, created
 from tests.asgi.driver import serving as a_service
 from tests.engine.tls_server import Authority, read_request, serving
 from twophp.asgi import EgressRules as Rules
@@ -106,6 +106,47 @@ async def test_a_name_that_leads_inwards_is_refused_before_anything_is_stored(st
         names.answers = ("10.0.0.7",)
         assert await service.request("POST", "/orders", asked, b"{}") == done
         assert service.orders.runs == 1
+
+
+@pytest.mark.req("P-5.5.2-b", "A-65", "A-30")
+async def test_a_repeat_gets_its_outcome_though_the_rules_have_become_narrower(tmp_path: Path) -> None:
+    """The rules are the operator's, and may change with any start; what was registered has its outcome (T2)."""
+    store, elsewhere = f"sqlite:///{tmp_path}/shop.db", frozenset({"other.example"})
+    narrower = replace(OUTGOING, rules=Rules(hosts=elsewhere)), replace(OUTGOING, hosts_of={"u-1": elsewhere})
+    asked = {**AUTO, CLIENT: "c-1", "x-user": "u-1", "DTT-2PHP-Callback": "https://client.example/cb"}
+    async with a_service(store=store, identify=by_header) as service:
+        done = await service.request("POST", "/orders", asked, b"{}")
+        assert (done.status, done.get(STATE)) == (201, "COMMITTED")
+    for now in narrower:
+        async with a_service(store=store, identify=by_header, outgoing=now) as service:
+            again = await service.request("POST", "/orders", asked, b"{}")
+            assert (again.status, again.get(SERVER), again.body) == (201, done.get(SERVER), done.body)
+            new = await service.request("POST", "/orders", {**asked, CLIENT: "c-2"}, b"{}")
+            assert (new.status, b"bad_callback" in new.body) == (400, True)
+            assert (service.orders.runs, len(await service.rows())) == (0, 1)
+
+
+@pytest.mark.req("A-38", "A-30")
+async def test_a_full_outbox_refuses_who_is_new_and_tells_a_repeat_its_outcome(store: str) -> None:
+    asked = {**AUTO, CLIENT: "c-1", "DTT-2PHP-Callback": "https://client.example/cb"}
+    async with a_service(store=store) as service:
+        done = await service.request("POST", "/orders", asked, b"{}")
+        service.server.outbox._capacity = 0
+        assert await service.request("POST", "/orders", asked, b"{}") == done
+        new = await service.request("POST", "/orders", {**asked, CLIENT: "c-2"}, b"{}")
+        assert (new.status, new.get("retry-after")) == (503, "1")
+        assert (service.orders.runs, len(await service.rows())) == (1, 1)
+
+
+@pytest.mark.req("A-65")
+async def test_what_its_text_rules_out_is_not_looked_up() -> None:
+    async def asked_for(host: str, _port: int) -> list[str]:
+        raise AssertionError(host)
+
+    narrow = replace(OUTGOING, rules=Rules(hosts="other.example"), resolver=asked_for)
+    asked = {**AUTO, CLIENT: "c-1", "DTT-2PHP-Callback": "https://client.example/cb"}
+    async with a_service(outgoing=narrow) as service:
+        assert (await service.request("POST", "/orders", asked, b"{}")).status == 400
 
 
 @pytest.mark.req("A-65")

@@ -15,7 +15,7 @@ from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request
 from twophp.asgi.server import Server
 from twophp.asgi.settings import LateConfirmGuard, Prevalidate
-from twophp.core.errors import Refused, StoreError, StoreOverloaded, TwoPHPError, Unauthenticated, WireError
+from twophp.core.errors import Refused, StoreError, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import callback_digest, intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
 from twophp.core.machine import Goto
@@ -218,12 +218,9 @@ class Handshake:
         return decision
 
     async def _owed(self, callback: str, principal: str) -> Owing:
-        """The acknowledgement of an auto-confirmed request, refused before anything is stored if it may not go out."""
-        outgoing = self._settings.outgoing
-        target = outgoing.check(callback, principal)
-        if self._server.outbox.is_full:
-            raise StoreOverloaded("too many callbacks are under way")
-        return acknowledgement(self._server.outbox, callback, leads_inwards=await outgoing.leads_inwards(target))
+        """The acknowledgement of an auto-confirmed request; one that may not go out is refused once it is owed."""
+        may_go_out = await self._settings.outgoing.lets_out(callback, principal)
+        return acknowledgement(self._server.outbox, callback, may_go_out=may_go_out)
 
     def _register_command(
         self,

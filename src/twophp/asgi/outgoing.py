@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from twophp.core.errors import DeliveryFailed, EgressRefused, WireError
+from twophp.core.errors import DeliveryFailed, EgressRefused, StoreOverloaded, WireError
 from twophp.core.intent import Intent
 from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.records import Instant
@@ -48,31 +48,29 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         """The keys callbacks are signed with; the first signs, all verify at a receiver that rotates."""
         return _secrets(self.webhook_secrets or names(secret_in(os.environ, SECRETS_VARIABLE) or ""))
 
-    def check(self, url: str, principal: str) -> Target:
-        """Refuse a callback by its text alone, whoever asks how often (A-65): rules first, then the identity's own."""
-        hosts = {principal_of(who): hosts for who, hosts in self.hosts_of.items()}.get(principal)
-        try:
-            target = check_url(url, rules=self.rules)
-            if hosts is not None:
-                check_url(url, rules=msgspec.structs.replace(self.rules, hosts=hosts))
-        except EgressRefused as error:
-            raise bad_callback() from error
-        return target
-
-    async def leads_inwards(self, target: Target) -> bool:
-        """Whether the name stands for an address that may not be called, as far as it is known now.
+    async def lets_out(self, url: str, principal: str) -> bool:
+        """Whether a callback may be called, as far as that is known now (A-65): by its text, then by its addresses.
 
         A name that nobody knows, or not in time, is no refusal: it may be known at the first attempt, and every
-        attempt judges the addresses it gets.
+        attempt judges the addresses it gets. What the text alone rules out is not looked up.
         """
         try:
+            target = self._check(url, principal)
             async with asyncio.timeout(LOOK_UP_S):
                 await resolve(target, resolver=self.resolver)
         except EgressRefused:
-            return True
-        except (DeliveryFailed, TimeoutError):
             return False
-        return False
+        except (DeliveryFailed, TimeoutError):
+            return True
+        return True
+
+    def _check(self, url: str, principal: str) -> Target:
+        """By the text alone, whoever asks how often: the rules first, then what the identity may name."""
+        target = check_url(url, rules=self.rules)
+        hosts = {principal_of(who): hosts for who, hosts in self.hosts_of.items()}.get(principal)
+        if hosts is not None:
+            check_url(url, rules=msgspec.structs.replace(self.rules, hosts=hosts))
+        return target
 
     def outbox(
         self, store: Store, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
@@ -95,17 +93,19 @@ def bad_callback() -> WireError:
     return WireError("the callback may not be called", code="bad_callback")
 
 
-def acknowledgement(outbox: Outbox, url: str, *, leads_inwards: bool = False) -> Owing:
+def acknowledgement(outbox: Outbox, url: str, *, may_go_out: bool) -> Owing:
     """The callback that an auto-confirmed request owes (draft §5.5.3): durable with the PONR, begun before the work.
 
-    One that leads inwards is refused when it would be owed, inside the transaction, so nothing is stored (A-65). A
-    repeat of a request that was registered before owes nothing any more, and gets its outcome wherever the name now
-    leads (A-30).
+    One that may not go out, or for which there is no room, is refused when it would be owed, inside the transaction,
+    so nothing is stored (A-65). A repeat of a request that was registered before owes nothing any more, and gets its
+    outcome whatever the rules, the name and the outbox now say (A-30).
     """
 
     def letter(intent: Intent, now: Instant) -> Letter:
-        if leads_inwards:
+        if not may_go_out:
             raise bad_callback()
+        if outbox.is_full:
+            raise StoreOverloaded("too many callbacks are under way")
         body = encode(
             Acknowledgement(
                 server_correlation_id=intent.server_correlation_id,

@@ -13,8 +13,9 @@ this:
     decision = await intents.register(command, payload, policy, follow=owed)
     await owed.start(decision)                # returns when the attempt has begun; then the handler may
 
-A request that may owe a callback asks ``is_full`` *before* it registers anything: later it could only break the rule
-that the callback is under way before the handler, or hold unbounded work.
+Whoever would owe a callback asks ``is_full`` in the very change that owes it, so that a refusal stores nothing: later
+it could only break the rule that the callback is under way before the handler, or hold unbounded work. A request that
+owes nothing, such as a repeat, does not ask.
 """
 
 from __future__ import annotations
