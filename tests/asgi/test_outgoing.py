@@ -167,14 +167,18 @@ async def test_an_identity_may_be_held_to_its_own_hosts() -> None:
 
 
 @pytest.mark.req("A-39")
-async def test_how_often_a_callback_is_tried_is_the_services_to_say() -> None:
+async def test_how_often_a_callback_is_tried_is_the_services_to_say(caplog: pytest.LogCaptureFixture) -> None:
     once = replace(OUTGOING, tries=Tries(attempts=1))
     asked = {**AUTO, CLIENT: "c-1", "DTT-2PHP-Callback": "https://client.example/cb"}
     async with a_service(outgoing=once) as service:
-        assert (await service.request("POST", "/orders", asked, b"{}")).status == 201
+        done = await service.request("POST", "/orders", asked, b"{}")
+        assert done.status == 201
         await service.server.outbox.close(5.0)
         lines = await service.server.store.journal(0, 100)
     assert [line.event.after for line in lines if line.event.kind == "job"] == ["RUNNING", "DEAD"]
+    said = [vars(record) for record in caplog.records if record.name == "twophp.outbox"]
+    ids = [(line["client_correlation_id"], line["server_correlation_id"]) for line in said]
+    assert ids == [("c-1", done.get(SERVER))] * 2, "it failed, and it is dead"
 
 
 @pytest.mark.req("P-9.3-c")

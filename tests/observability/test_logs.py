@@ -72,6 +72,22 @@ def test_our_own_line_about_a_failed_handler_has_them_and_the_traceback(tmp_path
     assert "out of\nstock" in failed["exception"]
 
 
+def test_our_own_line_about_a_failed_guard_has_them(tmp_path: Path, lines: Lines) -> None:
+    ids: dict[str, str] = {}
+
+    def guard(_head: Any, _intent: Any) -> bool:
+        raise ValueError("no such partner")
+
+    async def scenario(caller: Caller, _two_phase: Any) -> None:
+        ids.update(await caller.register("POST", "/orders"))
+        await caller.confirm("/orders", ids)
+
+    calling(tmp_path, scenario, late_confirm_guard=guard)
+    [failed] = [line for line in lines.read() if "guard failed" in line["message"]]
+    assert failed["client_correlation_id"] == ids["DTT-2PHP-Client-Correlation-ID"]
+    assert failed["server_correlation_id"] == ids["DTT-2PHP-Server-Correlation-ID"]
+
+
 STRANGE: list[Any] = [math.nan, {1, 2}, {("a", 1): 2}, object(), "\ud800", "two\nlines", b"\xff", None]
 STRANGE.append([STRANGE])
 

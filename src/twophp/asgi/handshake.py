@@ -339,11 +339,13 @@ class Handshake:
     async def _guard_passes(self, guard: LateConfirmGuard, asked: PhaseTwo, head: Head) -> bool:
         """A-24. The guard looks at the intent, so it costs a look; only services that have one pay for it."""
         intent = await self._server.intents.look(asked.client_correlation_id, asked.server_correlation_id)
+        if intent is None:
+            return False
         try:
-            passed = intent is not None and guard(head, intent)
+            passed = guard(head, intent)
             return (await passed if inspect.isawaitable(passed) else passed) is True
         except Exception:
-            log.exception("the late-confirm guard failed, and lets nobody in")
+            log.exception("the late-confirm guard failed, and lets nobody in", extra=ids_of(intent))
             return False
 
     async def _status_read(self, asked: StatusRead, path: str, principal: str, scope: Scope) -> Answer:

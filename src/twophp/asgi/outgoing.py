@@ -113,7 +113,8 @@ def acknowledgement(outbox: Outbox, url: str, *, may_go_out: bool) -> Owing:
                 dispatched_at=now,
             )
         )
-        return callback_letter(intent.server_correlation_id, url, body)
+        client_id = intent.client_correlation_id
+        return callback_letter(intent.server_correlation_id, url, body, client_correlation_id=client_id)
 
     return outbox.owing(letter)
 

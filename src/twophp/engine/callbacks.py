@@ -24,6 +24,7 @@ class Call(msgspec.Struct, frozen=True):
     url: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = (("Content-Type", "application/json"),)
+    client_correlation_id: str = ""  # Not sent: the outbox names it in its log.
 
 
 SignedPost: TypeAlias = Callable[[str, Call, Delivery], Awaitable[None]]
@@ -32,13 +33,13 @@ SignedPost: TypeAlias = Callable[[str, Call, Delivery], Awaitable[None]]
 _CALL: Final = msgspec.msgpack.Decoder(Call)
 
 
-def callback_letter(server_correlation_id: str, url: str, body: bytes) -> Letter:
+def callback_letter(server_correlation_id: str, url: str, body: bytes, *, client_correlation_id: str = "") -> Letter:
     """The acknowledgement of draft §5.5.4, encoded by whoever knows the wire."""
     return Letter(
         job_id=f"{server_correlation_id}/callback",
         work="callback",
         subject=server_correlation_id,
-        payload=msgspec.msgpack.encode(Call(url, body)),
+        payload=msgspec.msgpack.encode(Call(url, body, client_correlation_id=client_correlation_id)),
     )
 
 

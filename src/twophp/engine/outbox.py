@@ -53,7 +53,7 @@ from twophp.core.records import Instant, Key, Sealed
 from twophp.engine.connectors import CONNECTORS, committed_with
 from twophp.engine.intents import Follow
 from twophp.engine.observe import SILENT, Observer
-from twophp.ports import Change, Part, Put, Records, Store, Vault
+from twophp.ports import Change, Find, Part, Put, Records, Store, Vault
 
 log: Final = logging.getLogger("twophp.outbox")
 
@@ -91,6 +91,15 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     sent: Callable[[], None]
     obligation: Obligation | None = None  # What a connector acts on (OBL-OV-1); of an effect it is its subject.
 
+
+class _About(msgspec.Struct, frozen=True):
+    """Whose a payload is, as far as it says so. Each kind of payload has more, which is its deliverer's to read."""
+
+    client_correlation_id: str = ""  # Of a callback and of a hook.
+    intent: str = ""  # The server correlation id, of what an obligation owes.
+
+
+_ABOUT: Final = msgspec.msgpack.Decoder(_About)
 
 Deliver: TypeAlias = Callable[[Delivery], Awaitable[None]]
 """Delivers or raises. Being cancelled means that the attempt took too long or the service stops."""
@@ -270,10 +279,12 @@ class Outbox:
         try:
             noted = await self._decide(by_job_id(job.job_id), ended, self._jitter(job))
         except StoreError as error:
-            log.warning("job %s: attempt %d ended and could not be noted: %s", job.job_id, job.attempts, error.code)
+            message = "job %s: attempt %d ended and could not be noted: %s"
+            ids = await self._ids_of(job.job_id, sealed)
+            log.warning(message, job.job_id, job.attempts, error.code, extra=ids)
         else:
             self._observer.attempted(noted)
-            _tell_of_the_dead(noted)
+            await self._tell_of_the_dead(noted, sealed)
 
     async def _delivered(
         self, job: Job, obligation: Obligation | None, sealed: Sealed, sent: Callable[[], None]
@@ -286,7 +297,8 @@ class Outbox:
                 await _deliverer_for(job, self._deliver)(delivery)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is an attempt that failed.
             code = code_of(error)
-            log.warning("job %s: attempt %d failed: %s", job.job_id, job.attempts, code)
+            ids = await self._ids_of(job.job_id, sealed)
+            log.warning("job %s: attempt %d failed: %s", job.job_id, job.attempts, code, extra=ids)
             return Failed(attempt=job.attempts, error=code)
         return Delivered(attempt=job.attempts)
 
@@ -330,10 +342,11 @@ class Outbox:
             if decision.begins_attempt and decision.job is not None:
                 await self._resume(decision.job, obligation)
         except StoreError as error:
-            log.warning("job %s cannot be attended to: %s", key.values[0], error.code)
+            job_id = key.values[0]
+            log.warning("job %s cannot be attended to: %s", job_id, error.code, extra=await self._ids_of(job_id))
             return False
         self._observer.attempted(decision)  # An attempt that nobody ended may have been the last.
-        _tell_of_the_dead(decision)
+        await self._tell_of_the_dead(decision)
         return decision.changed
 
     async def _take(self, key: Key) -> tuple[Decision, Obligation | None]:
@@ -357,6 +370,37 @@ class Outbox:
         # Without one it was delivered meanwhile, by an attempt that was given up too early.
         if sealed is not None and not self._closing:
             self._of_run.add(self._begin(job, obligation, sealed, _Milestones()))
+
+    # What is told of them.
+
+    async def _tell_of_the_dead(self, decision: Decision, sealed: Sealed | None = None) -> None:
+        job = decision.job
+        if decision.changed and job is not None and job.state is State.DEAD:
+            message, ids = "job %s is dead after %d attempts: %s", await self._ids_of(job.job_id, sealed)
+            log.error(message, job.job_id, job.attempts, job.last_error, extra=ids)
+
+    async def _ids_of(self, job_id: str, sealed: Sealed | None = None) -> dict[str, str]:
+        """Both correlation ids of the intent that a job is about, for a line in the log; none if there is no intent.
+
+        The payload has them, so an attempt's line needs no store. Only where nobody can read it the ledger is asked;
+        a store that fails then leaves the client's id out.
+        """
+        about = await self._about(job_id, sealed)
+        server_id = about.intent or _server_id_in(job_id)
+        client_id = about.client_correlation_id
+        if server_id and not client_id:
+            with suppress(StoreError):
+                rows = await self._store.entries(Find(server_id))
+                client_id = next((r.client_correlation_id for r in rows if r.server_correlation_id == server_id), "")
+        ids = {"client_correlation_id": client_id, "server_correlation_id": server_id}
+        return {name: value for name, value in ids.items() if value}
+
+    async def _about(self, job_id: str, sealed: Sealed | None) -> _About:
+        with suppress(TwoPHPError, msgspec.MsgspecError):
+            sealed = sealed or await self._store.unseal(by_job_id(job_id), "payload")
+            if sealed is not None:
+                return _ABOUT.decode(self._vault.open(sealed, context=self._context(job_id)))
+        return _About()
 
     async def close(self, within_s: float = CLOSE_S) -> None:
         """Begin nothing more, and let what runs end in time. What does not is cut off, and made again later.
@@ -430,10 +474,9 @@ def _deliverer_for(job: Job, known: Mapping[str, Deliver]) -> Deliver:
     return deliver
 
 
-def _tell_of_the_dead(decision: Decision) -> None:
-    job = decision.job
-    if decision.changed and job is not None and job.state is State.DEAD:
-        log.error("job %s is dead after %d attempts: %s", job.job_id, job.attempts, job.last_error)
+def _server_id_in(job_id: str) -> str:
+    """The intent whose callback or hook it is. What an obligation owes is named after the obligation."""
+    return "" if job_id.endswith(("/effect", "/release")) else job_id.partition("/")[0]
 
 
 def code_of(error: BaseException) -> str:
