@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.test_egress import NAME, Names
-from twophp.core.errors import ConfigError
+from twophp.core.errors import ConfigError, EgressRefused
 from twophp.engine.egress import Rules, check_url, resolve
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +25,12 @@ def test_a_host_may_be_a_text_in_any_case() -> None:
     check_url("https://a.partner.example/", rules=Rules(hosts=["*.Partner.example"]))
 
 
+def test_one_port_may_be_a_number() -> None:
+    assert check_url(f"https://{NAME}:8443/", rules=Rules(ports=8443)).port == 8443
+    with pytest.raises(EgressRefused):
+        check_url(f"https://{NAME}/", rules=Rules(ports=8443))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -36,6 +42,18 @@ def test_a_host_may_be_a_text_in_any_case() -> None:
         {"hosts": [""]},
         {"ports": [0]},
         {"ports": ["443"]},
+        {"ports": "443"},
+        {"ports": True},
+        {"ports": [443.0]},
+        {"ports": None},
+        {"ports": 0},
+        {"hosts": 5},
+        {"hosts": [5]},
+        {"hosts": b"hooks.example"},
+        {"networks": None},
+        {"networks": 10},  # To ip_network it is 0.0.0.10.
+        {"networks": [["10.0.0.0/8"]]},
+        {"allow_insecure_loopback": "no"},
     ],
 )
 def test_rules_that_cannot_be_meant_are_refused_when_they_are_made(wrong: dict[str, Any]) -> None:

@@ -388,6 +388,7 @@ def test_a_hook_waits_for_phases_that_there_are(phases: tuple[str, ...]) -> None
 
 def test_hooks_that_cannot_work_are_refused() -> None:
     hooks = Hooks()
+    wrong: Any = 5
     hooks.on_phase("FAILED", name="x")(print)
     for bad in (
         lambda: hooks.on_phase("FAILED", name="x")(print),
@@ -396,10 +397,26 @@ def test_hooks_that_cannot_work_are_refused() -> None:
         lambda: hooks.command("rm -rf", phases=["FAILED"]),
         lambda: hooks.command([], phases=["FAILED"]),
         lambda: hooks.webhook("https://a.example/", phases="FAILED"),
+        lambda: hooks.webhook("https://a.example/", phases=wrong),
+        lambda: hooks.webhook("https://a.example/", phases=[wrong]),
+        lambda: hooks.on_phase(["FAILED"], name="y")(print),  # type: ignore[arg-type]
+        lambda: hooks.on_phase("FAILED", name=wrong)(print),
+        lambda: hooks.on_phase("FAILED", name="y")(wrong),
+        lambda: hooks.command([wrong], phases=["FAILED"]),
+        lambda: hooks.webhook(wrong, phases=["FAILED"]),
     ):
         with pytest.raises(ConfigError) as refusal:
             bad()
         assert refusal.value.code == "bad_hook"
+
+
+def test_a_decorator_without_its_phases_is_refused_and_swallows_no_function() -> None:
+    def release(_event: PhaseEvent) -> None: ...
+
+    decorate: Any = Hooks().on_phase
+    with pytest.raises(ConfigError, match="Say which phases") as refusal:
+        decorate(release)
+    assert refusal.value.code == "bad_hook"
 
 
 def test_the_modules_decorator_registers_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

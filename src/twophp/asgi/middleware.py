@@ -31,8 +31,17 @@ from twophp.asgi.messages import (
     send_answer,
 )
 from twophp.asgi.observers import Observers, WantsMetrics
+from twophp.asgi.outgoing import several
 from twophp.asgi.server import Server
-from twophp.asgi.settings import Options, Settings, header_names
+from twophp.asgi.settings import (
+    Options,
+    Settings,
+    checked_clock,
+    checked_keys,
+    header_names,
+    method_names,
+    store_url,
+)
 from twophp.core.errors import ConfigError, TwoPHPError, WireError
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
@@ -80,22 +89,24 @@ class TwoPhaseMiddleware:
         if trusted_proxies is not None:
             said["trusted_proxies"] = trusted_proxies
         said = with_environment(said, SERVER, required=("service", "store"))
-        self._store_url: str = said.pop("store")
+        self._store_url = store_url(said.pop("store"))
         self.app: App = app
         self._settings = Settings(
             identify=identify,
             endpoints=endpoints,
-            proxies=proxies(said.pop("trusted_proxies", ())),
+            proxies=proxies(several("trusted_proxies", said.pop("trusted_proxies", ()))),
             stored_headers=header_names(stored_headers),
-            methods=frozenset(methods),
+            methods=method_names(methods),
             **said,
         )
         service = self._settings.service
         self._management_token = self._settings.management_token or secret_in(os.environ, MANAGEMENT_VARIABLE)
-        self._settings.shipping()  # A setting that cannot work is said now, not when the first row is sent.
+        # A setting that cannot work is said now, not when the first row or the first callback is sent.
+        self._settings.shipping()
+        self._settings.outgoing.secrets()
         self._observers = Observers(service, endpoints, metrics=metrics)
-        self._keys = keys
-        self._clock = clock
+        self._keys = checked_keys(keys)
+        self._clock = checked_clock(clock)
         self._records_plain = any(endpoint.policy.transparent for endpoint in endpoints)
         self._starting = asyncio.Lock()
         self._server: Server | None = None

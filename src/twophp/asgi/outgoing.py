@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from types import NoneType
+from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from twophp.core.errors import DeliveryFailed, EgressRefused, StoreOverloaded, WireError
+from twophp.core.errors import (
+    ConfigError,
+    DeliveryFailed,
+    EgressRefused,
+    StoreOverloaded,
+    Unauthenticated,
+    WireError,
+)
 from twophp.core.intent import Intent
 from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.records import Instant
@@ -23,7 +32,7 @@ from twophp.engine.identify import Who, principal_of
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
-from twophp.engine.webhooks import Secret, read_secret
+from twophp.engine.webhooks import MAX_SIGNATURES, Secret, read_secret
 from twophp.ports import Store, Vault
 from twophp.wire.callback import Acknowledgement, encode
 
@@ -36,16 +45,29 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     """How a service's own calls leave it. ``TwoPhaseMiddleware(..., outgoing=Outgoing(...))`` changes the defaults."""
 
     rules: Rules = Rules()
-    hosts_of: Mapping[Who, frozenset[str]] = {}  # Which of the hosts an identity may name; others: all of the rules'.
+    hosts_of: Mapping[Who, Collection[str]] = {}  # Which of the hosts an identity may name; others: all of the rules'.
     tries: Tries = DEFAULT_TRIES  # A-39: five attempts within ten minutes.
-    webhook_secrets: tuple[str, ...] = ()
+    webhook_secrets: Collection[str] = ()
     hooks: Hooks = HOOKS
     fire_barrier: Barrier = "started"  # A-38: "sent" also waits, bounded, until the bytes are written.
     ssl_context: ssl.SSLContext | None = None
     resolver: Resolver = system_resolver
 
+    def __post_init__(self) -> None:
+        check_kinds(self, _KINDS)
+        if not callable(self.resolver):
+            raise ConfigError(f"resolver must be a callable, not {self.resolver!r}", code="bad_setting")
+        if self.fire_barrier not in get_args(Barrier):
+            raise ConfigError("fire_barrier is 'started' or 'sent'", code="bad_setting")
+        force_setattr(self, "hosts_of", {who: _own_hosts(who, hosts) for who, hosts in self.hosts_of.items()})
+        force_setattr(self, "webhook_secrets", several("webhook_secrets", self.webhook_secrets))
+        _secrets(self.webhook_secrets)
+
     def secrets(self) -> list[Secret]:
-        """The keys callbacks are signed with; the first signs, all verify at a receiver that rotates."""
+        """The keys callbacks are signed with; the first signs, all verify at a receiver that rotates.
+
+        The environment is asked here and not when the value is made: the defaults are made with the module.
+        """
         return _secrets(self.webhook_secrets or names(secret_in(os.environ, SECRETS_VARIABLE) or ""))
 
     async def lets_out(self, url: str, principal: str) -> bool:
@@ -88,6 +110,52 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         return Outbox(store, vault, service, deliver=deliver, tries=self.tries, observer=observer, after=lines.close)
 
 
+Kinds: TypeAlias = tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...]
+"""Names of settings, the types that each of them may have, and those types in words."""
+
+_KINDS: Final[Kinds] = (
+    (("rules",), (Rules,), "an EgressRules(...)"),
+    (("hosts_of",), (Mapping,), "a mapping of identities to hosts"),
+    (("tries",), (Tries,), "a Tries(...)"),
+    (("hooks",), (Hooks,), "a Hooks()"),
+    (("ssl_context",), (ssl.SSLContext, NoneType), "an ssl.SSLContext, or None"),
+)
+
+
+def check_kinds(said: object, kinds: Kinds) -> None:
+    """A slip is said by the setting's name, and not by whatever breaks first. True is no number here."""
+    for names_, types, what in kinds:
+        for name in names_:
+            given = getattr(said, name)
+            if not isinstance(given, types) or (isinstance(given, bool) and bool not in types):
+                raise ConfigError(f"{name} must be {what}, not {given!r}", code="bad_setting")
+
+
+def several(name: str, given: object) -> tuple[Any, ...]:
+    """What a setting lists. One text stands for itself, and not for its letters.
+
+    What is wrong is told without a quotation: it may be a secret.
+    """
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
+        raise ConfigError(f"{name} must be a list of texts, not of type {type(given).__name__}", code="bad_setting")
+    return tuple(given)
+
+
+def _own_hosts(who: Who, hosts: Collection[str]) -> Collection[str]:
+    """The hosts of an identity, read like those of the rules. One that nobody can have would hold nobody to them."""
+    try:
+        principal_of(who)
+    except Unauthenticated as error:
+        message = f"hosts_of: {who!r} is no identity that identify can return"
+        raise ConfigError(message, code="bad_setting") from error
+    found = Rules(hosts=hosts).hosts
+    if found is None:
+        raise ConfigError(f"hosts_of: say which hosts {who!r} may name", code="bad_setting")
+    return found
+
+
 def bad_callback() -> WireError:
     """The one answer, whatever is wrong with it: the caller learns nothing about our network."""
     return WireError("the callback may not be called", code="bad_callback")
@@ -119,5 +187,9 @@ def acknowledgement(outbox: Outbox, url: str, *, may_go_out: bool) -> Owing:
     return outbox.owing(letter)
 
 
-def _secrets(texts: Iterable[str]) -> list[Secret]:
+def _secrets(texts: Collection[str]) -> list[Secret]:
+    if len(texts) > MAX_SIGNATURES:  # Nothing could be signed: a receiver looks at no more of them.
+        raise ConfigError(f"webhook_secrets are {MAX_SIGNATURES} at most", code="bad_webhook_secret")
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigError("webhook_secrets are texts", code="bad_webhook_secret")
     return [read_secret(text) for text in texts]

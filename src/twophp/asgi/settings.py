@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from types import NoneType
 from typing import Final, Literal, TypeAlias, TypedDict
@@ -10,7 +11,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 import msgspec
 
 from twophp.asgi.answers import ResourceId
-from twophp.asgi.outgoing import Outgoing
+from twophp.asgi.outgoing import Kinds, Outgoing, check_kinds, several
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.core.quota import Quota
@@ -20,12 +21,17 @@ from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.requests import Head, Proxies
 from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
+from twophp.ports import Clock
+from twophp.stores.keys import Keys, read_keys
+from twophp.stores.urls import SUPPORTED, parse_store_url
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.paths import CONFIRM_SUFFIX
 
 MIB = 1024 * 1024
 
 PULL_VARIABLE: Final = "TWOPHP_PULL_URL"
+
+_FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.1
 
 Prevalidate: TypeAlias = Callable[[Head, bytes], Awaitable[None] | None]
 """Looks at a Phase 1 request before it is stored; raises to refuse it (A-07)."""
@@ -73,11 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pull_url: str | None = None  # Where it can: this service's address with /_2php/ledger; also TWOPHP_PULL_URL.
 
     def __post_init__(self) -> None:
-        for names, kinds, what in _KINDS:
-            for name in names:
-                if not isinstance(getattr(self, name), kinds):
-                    message = f"{name} must be {what}, not {getattr(self, name)!r}"
-                    raise ConfigError(message, code="bad_setting")
+        check_kinds(self, _KINDS)
         rules = [
             (bool(self.service) and self.service.isprintable(), "service must be a printable name"),
             (callable(self.identify), "identify must be a callable; say identify=anonymous if nobody is known"),
@@ -86,8 +88,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "prevalidate, late_confirm_guard, reconcile and resource_id are callables, or None",
             ),
             (
-                self.confirm_suffix.startswith("/") and len(self.confirm_suffix) > 1,
-                "confirm_suffix starts with a slash",
+                self.confirm_suffix.startswith("/") and not self.confirm_suffix.endswith("/"),
+                "confirm_suffix starts with a slash and does not end with one: no request's path would match it",
             ),
             (
                 all(_can_be_registered(method) for method in self.methods),
@@ -101,6 +103,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "ledger_retention_ms must be positive, or None: rows are kept for ever",
             ),
             (self.sweep_interval_s > 0, "sweep_interval_s must be positive"),
+            (self.drain_timeout_s >= 0, "drain_timeout_s must not be negative"),
+            (self.replay_wait_ms is None or self.replay_wait_ms >= 0, "replay_wait_ms must not be negative"),
+            (
+                all(isinstance(token, str | NoneType) for token in (self.central_token, self.management_token)),
+                "central_token and management_token are texts, or None",  # Never quoted.
+            ),
             (
                 self.quota is None or self.quota.open_bytes >= self.max_body_bytes,
                 "a quota's open_bytes must not be below max_body_bytes: the largest request would never be admitted",
@@ -125,13 +133,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# What the settings are, so that a slip is said by its name and not by whatever breaks first.
-_KINDS: Final[tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...]] = (
+_KINDS: Final[Kinds] = (
     (("service", "confirm_suffix"), (str,), "a text"),
     (("allow_insecure", "strict_uuid", "expose_replay_policy", "expose_server_id"), (bool,), "True or False"),
     (("max_body_bytes", "max_result_bytes"), (int,), "a whole number"),
     (("replay_wait_ms", "ledger_retention_ms"), (int, NoneType), "a whole number, or None"),
     (("sweep_interval_s", "drain_timeout_s"), (int, float), "a number of seconds"),
+    (("central", "pull_url"), (str, NoneType), "a text, or None"),
+    (("central_interval_s",), (int, float, NoneType), "a number of seconds, or None"),
+    (("central_events",), (bool, NoneType), "True, False or None"),
     (("outgoing",), (Outgoing,), "an Outgoing(...)"),
     (("obligations",), (ObligationRules,), "the Rules(...) of obligations"),
     (("quota",), (Quota, NoneType), "a Quota(...), or None"),
@@ -173,8 +183,45 @@ def _can_be_registered(method: str) -> bool:
 
 
 def header_names(names: Iterable[str]) -> frozenset[bytes]:
-    """Extra request headers to keep with an intent, in the form they are compared in."""
-    return frozenset(name.lower().encode("ascii") for name in names)
+    """Extra request headers to keep with an intent, in the form they are compared in. One text is one name."""
+    return frozenset(_header_name(name) for name in several("stored_headers", names))
+
+
+def _header_name(given: object) -> bytes:
+    if not isinstance(given, str) or not _FIELD_NAME.fullmatch(given):
+        raise ConfigError(f"stored_headers: {given!r} is no header's name", code="bad_setting")
+    return given.lower().encode("ascii")
+
+
+def method_names(methods: Iterable[str]) -> frozenset[str]:
+    """The methods that can be registered; which they may be, ``Settings`` says."""
+    found = several("methods", methods)
+    if not all(isinstance(method, str) for method in found):
+        raise ConfigError(f"methods must be a list of texts, not {found!r}", code="bad_setting")
+    return frozenset(found)
+
+
+def store_url(given: object) -> str:
+    """The store's URL, which must be of a kind that is known; nothing is opened here."""
+    if not isinstance(given, str):  # Not quoted: a URL may hold a password.
+        message = f"store must be a text, {SUPPORTED}, not of type {type(given).__name__}"
+        raise ConfigError(message, code="bad_setting")
+    parse_store_url(given)
+    return given
+
+
+def checked_keys(given: Keys | None) -> Keys | None:
+    """The keys as they were given, read once to see that they can be. Whoever has them is not asked so early."""
+    if given is not None and not callable(given):
+        read_keys(given)
+    return given
+
+
+def checked_clock(given: Clock) -> Clock:
+    """Who tells the time."""
+    if not callable(given):
+        raise ConfigError(f"clock must be a callable, not {given!r}", code="bad_setting")
+    return given
 
 
 def longest_horizon_ms(endpoints: Endpoints) -> int:

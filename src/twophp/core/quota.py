@@ -36,6 +36,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     open_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            given = getattr(self, name)
+            if type(given) is not int:  # Not True either, though Python counts it among the numbers.
+                raise ConfigError(f"a quota's {name} must be a whole number, not {given!r}", code="bad_quota")
         if self.open_intents < 1 or self.open_bytes < 1:
             raise ConfigError("a quota that admits nothing is no quota", code="bad_quota")
 

@@ -62,7 +62,7 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator lets out. Raises ConfigError on what cannot be meant, now and not at the first call."""
 
-    ports: Collection[int] = frozenset({HTTPS_PORT})
+    ports: int | Collection[int] = frozenset({HTTPS_PORT})
     # None lets every public name through. ``*.example.com`` is everything below example.com, but not itself.
     hosts: Collection[str] | None = None
     # Networks of the operator's own that calls may go to though they are not public: "10.0.0.0/8", or ip_network's.
@@ -71,30 +71,43 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     allow_insecure_loopback: bool = False
 
     def __post_init__(self) -> None:
-        for port in self.ports:
-            if port not in range(1, MAX_PORT + 1):
-                raise ConfigError(f"not a port that can be called: {port!r}", code="bad_egress")
+        force_setattr(self, "ports", frozenset(_port(port) for port in _several("ports", self.ports)))
         if self.hosts is not None:
-            force_setattr(self, "hosts", frozenset(_host_rule(host) for host in _several(self.hosts)))
-        force_setattr(self, "networks", tuple(_network(network) for network in _several(self.networks)))
+            force_setattr(self, "hosts", frozenset(_host_rule(host) for host in _several("hosts", self.hosts)))
+        force_setattr(self, "networks", tuple(_network(network) for network in _several("networks", self.networks)))
+        if not isinstance(self.allow_insecure_loopback, bool):  # "no" would open what it is meant to close.
+            message = f"allow_insecure_loopback must be True or False, not {self.allow_insecure_loopback!r}"
+            raise ConfigError(message, code="bad_egress")
 
 
-def _several(given: str | Collection[Any]) -> Collection[Any]:
-    """One text stands for itself, and not for its letters."""
-    return (given,) if isinstance(given, str) else given
+def _several(name: str, given: Any) -> Collection[Any]:
+    """One text stands for itself and not for its letters, and one number for itself."""
+    if isinstance(given, str | int):
+        return (given,)
+    if not isinstance(given, Collection) or isinstance(given, bytes):
+        raise ConfigError(f"{name} cannot be {given!r}; write one, or a list of them", code="bad_egress")
+    return given
 
 
-def _host_rule(host: str) -> str:
-    rule = host.lower()
+def _port(given: object) -> int:
+    if type(given) is not int or not 0 < given <= MAX_PORT:
+        raise ConfigError(f"not a port that can be called: {given!r}", code="bad_egress")
+    return given
+
+
+def _host_rule(given: object) -> str:
+    rule = given.lower() if isinstance(given, str) else ""
     if not _HOST_RULE.fullmatch(rule):
-        raise ConfigError(f"not a name, an address, nor *. and a domain: {host!r}", code="bad_egress")
+        raise ConfigError(f"not a name, an address, nor *. and a domain: {given!r}", code="bad_egress")
     return rule
 
 
-def _network(given: str | Network) -> Network:
+def _network(given: Any) -> Network:
     try:
+        if isinstance(given, int | bytes):  # To ip_network, 10 is 0.0.0.10.
+            raise TypeError("write it as a text")  # noqa: TRY301 - one sentence for all that is no network.
         return ip_network(given)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"not a network: {given!r}; {error}", code="bad_egress") from error
 
 
@@ -139,7 +152,7 @@ def check_url(url: str, *, rules: Rules) -> Target:
         address=address,
         port=port,
         path=rest if rest.startswith("/") else f"/{rest}",
-        loopback_only=not tls or port not in rules.ports or _is_localhost(name),
+        loopback_only=not tls or port not in cast("frozenset[int]", rules.ports) or _is_localhost(name),
         rules=rules,
     )
     _check_rules(target)

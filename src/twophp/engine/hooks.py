@@ -27,7 +27,7 @@ import inspect
 import os
 import re
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -92,8 +92,12 @@ class Hooks:
 
     def on_phase(self, *phases: str, name: str | None = None) -> Callable[[F], F]:
         """Call the decorated function, async or not, with each ``PhaseEvent``. It is returned as it is."""
+        if any(map(callable, phases)):  # ``@on_phase`` alone: the function would be swallowed, and never called.
+            raise ConfigError('Say which phases a hook waits for: @on_phase("FAILED").', code="bad_hook")
 
         def register(function: F) -> F:
+            if not callable(function):
+                raise ConfigError(f"A hook is a callable, not {function!r}.", code="bad_hook")
             self._add(name or _name_of(function), phases, _calling(function))
             return function
 
@@ -101,14 +105,16 @@ class Hooks:
 
     def webhook(self, url: str, *, phases: Sequence[str], name: str | None = None) -> None:
         """POST each event as JSON, signed and through the egress gate."""
+        if not isinstance(url, str):
+            raise ConfigError(f"A webhook is a URL, not {url!r}.", code="bad_hook")
         self._add(name or f"webhook-{_short(url)}", phases, _posting(url))
 
     def command(
         self, argv: Sequence[str], *, phases: Sequence[str], name: str | None = None, timeout_s: float | None = None
     ) -> None:
         """Run a program, no shell, with the event as JSON on its standard input; anything but exit 0 is a failure."""
-        if isinstance(argv, str) or not argv:
-            raise ConfigError("A command is a list: the program and its arguments.", code="bad_hook")
+        if isinstance(argv, str) or not argv or not all(isinstance(part, str) for part in argv):
+            raise ConfigError("A command is a list of texts: the program and its arguments.", code="bad_hook")
         given = timeout_s if timeout_s is not None else COMMAND_TIMEOUT_S
         self._add(name or f"command-{_short(*argv)}", phases, _executing(tuple(argv), given))
 
@@ -131,13 +137,23 @@ class Hooks:
                 yield _letter(hook, event)
 
     def _add(self, name: str, phases: Sequence[str], run: Run) -> None:
-        if not _NAME.fullmatch(name):
+        if not _is_name(name):
             raise ConfigError(f"A hook cannot be called {name!r}; give it a name.", code="bad_hook")
         if name in self._hooks:
             raise ConfigError(f"There is a hook called {name!r} already.", code="bad_hook")
-        if isinstance(phases, str) or not phases or not _PHASES.issuperset(phases):
+        if not _are_phases(phases):
             raise ConfigError(f"A hook waits for phases: {', '.join(sorted(_PHASES))}.", code="bad_hook")
         self._hooks[name] = Hook(name, frozenset(map(str, phases)), run)
+
+
+def _is_name(given: object) -> bool:
+    return isinstance(given, str) and _NAME.fullmatch(given) is not None
+
+
+def _are_phases(given: object) -> bool:
+    if isinstance(given, str) or not isinstance(given, Collection) or not given:
+        return False
+    return all(isinstance(phase, str) and phase in _PHASES for phase in given)
 
 
 HOOKS: Final = Hooks()
