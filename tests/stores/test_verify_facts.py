@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.orders import orders, raw
+from tests.stores.orders import POLICY, HandClock, orders, raw
 from tests.stores.verifying import enqueue, filled, found, messages
 from twophp.core.errors import JournalBroken, StoreError
+from twophp.core.intent import Phase
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import verify
 
@@ -57,6 +58,47 @@ def test_a_deleted_seal_is_found(database: Path, part: str) -> None:
         " (SELECT id FROM intent WHERE server_correlation_id = 's1')", part)  # fmt: skip
     assert found(database) == [("seal_missing", 6, "s1")]
     assert f"intent s1: its sealed {part} is missing" in messages(database)
+
+
+def lose_payload(path: Path, which: str) -> None:
+    """What somebody does who wants nobody to miss it: the seal, and every word about it in record and ledger row."""
+    for statement in (
+        "DELETE FROM seal WHERE part = 'payload' AND record",
+        "UPDATE intent SET has_payload = 0 WHERE id",
+        "UPDATE entry SET payload_ref = NULL WHERE id",
+    ):
+        raw(path, f"{statement} = (SELECT id FROM intent WHERE server_correlation_id = ?)", which)  # noqa: S608
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED, Phase.PROCESSING, Phase.COMMITTED])
+def test_a_payload_that_no_line_lets_go_of_is_missed_whatever_its_record_says(tmp_path: Path, phase: Phase) -> None:
+    path = tmp_path / "orders.db"
+
+    async def reach() -> Phase:
+        clock = HandClock()
+        async with orders(path, clock=clock) as service:
+            await service.register(1)
+            if phase is Phase.TTL_EXPIRED:
+                clock.now += POLICY.ttl_ms
+                await service.sweep()
+            elif phase is not Phase.WAITING_CONFIRM:
+                await (service.confirm(1) if phase is Phase.PROCESSING else service.settle(1))
+            return (await service.find(1)).phase
+
+    assert asyncio.run(reach()) is phase
+    assert found(path) == []
+    lose_payload(path, "s1")
+    assert [(what, subject) for what, _seq, subject in found(path)] == [
+        ("record_differs", "s1"),
+        ("seal_missing", "s1"),
+    ]
+    assert "has_payload is False, expected True" in messages(path)
+
+
+def test_a_payload_that_was_let_go_of_is_not_said_to_be_there(database: Path) -> None:
+    raw(database, "UPDATE intent SET has_payload = 1 WHERE server_correlation_id = 's4'")
+    assert found(database)[0] == ("record_differs", 15, "s4")
+    assert "has_payload is True, expected False" in messages(database)
 
 
 @pytest.mark.parametrize(

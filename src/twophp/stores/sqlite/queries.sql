@@ -376,11 +376,13 @@ LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WH
 ORDER BY intent.id;
 
 -- name: facts_of_intent
--- What the lines that registered and settled it bind, and which of its sealed parts are there.
+-- What the lines that registered and settled it bind, whether one lets go of its payload, and which of its sealed parts
+-- are there.
 SELECT
     (SELECT detail FROM journal WHERE record = ?1 AND before = 'ABSENT' ORDER BY seq LIMIT 1),
     (SELECT detail FROM journal WHERE record = ?1 AND before = 'PROCESSING' AND after IN ('COMMITTED', 'FAILED')
      ORDER BY seq DESC LIMIT 1),
+    EXISTS (SELECT 1 FROM journal WHERE record = ?1 AND event = 'payload_purged'),
     EXISTS (SELECT 1 FROM seal WHERE record = ?1 AND part = 'payload'),
     EXISTS (SELECT 1 FROM seal WHERE record = ?1 AND part = 'response');
 

@@ -21,7 +21,7 @@ import msgspec
 from twophp.core.call import IN_LEDGER, Call, call_facts
 from twophp.core.entry import LEDGER_ID, LedgerEntry, Writer, client_entry, server_entry
 from twophp.core.errors import ConfigError, JournalBroken
-from twophp.core.intent import SETTLED, Intent, fixed_facts, outcome_facts
+from twophp.core.intent import SETTLED, Intent, Phase, fixed_facts, outcome_facts
 from twophp.core.records import JournalEvent
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite import verify_registrar
@@ -56,7 +56,7 @@ What: TypeAlias = Literal[
     "other_history",  # The chain does not go through the head that was noted earlier.
     "record_differs",  # A record is not in the state that the last line about it says.
     "record_missing",  # A record was deleted and no line says that it was forgotten.
-    "seal_missing",  # The payload or the response that a record says it has was deleted.
+    "seal_missing",  # The payload or the response that a record must have was deleted.
     "entry_differs",  # A ledger row is not what its record says.
     "entry_missing",  # A ledger row was deleted, and no line says that it was purged.
 ]
@@ -275,7 +275,7 @@ class _Inspection:
 
     def _check_facts(self, id_: int, intent: Intent, seq: int) -> None:
         """What never changes, and the outcome, against the lines that bind them; then the sealed parts."""
-        registered, settled, has_payload, has_response = next(self._execute(sql("facts_of_intent"), (id_,)))
+        registered, settled, is_purged, has_payload, has_response = next(self._execute(sql("facts_of_intent"), (id_,)))
         subject, is_settled = intent.server_correlation_id, intent.phase in SETTLED
         if registered != fixed_facts(intent):
             message = f"intent {subject}: what never changes (who, what, where, when) was changed"
@@ -283,8 +283,15 @@ class _Inspection:
         if (settled != outcome_facts(intent)) if is_settled else intent.status is not None:
             message = f"intent {subject}: its outcome (status, resource, reference, times) was changed"
             self._find("record_differs", message, seq=seq, subject=subject)
+        # By its history and not by its own word, which whoever deletes a payload changes as well.
+        keeps_payload = intent.phase is not Phase.ABANDONED and not is_purged
+        if intent.has_payload is not keeps_payload:
+            message = (
+                f"intent {subject}: has_payload is {intent.has_payload}, expected {keeps_payload}: see its history"
+            )
+            self._find("record_differs", message, seq=seq, subject=subject)
         for part, wanted, is_there in (
-            ("payload", intent.has_payload, has_payload),
+            ("payload", keeps_payload, has_payload),
             ("response", is_settled, has_response),
         ):
             if wanted and not is_there:
