@@ -14,6 +14,7 @@ from twophp.core.records import Instant
 from twophp.ports import Clock, JournalLine
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite.connection import open_connection
+from twophp.stores.sqlite.known import read_head
 from twophp.stores.sqlite.reading import snapshot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.tables import line_of
@@ -36,7 +37,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 def look_at(path: str, lines: int) -> Health:
     """Read the head, and follow the chain through the newest ``lines`` of the journal to it."""
     with snapshot(path) as connection:
-        seq, digest, written_at, _next_id = next(connection.execute(sql("read_head")))
+        seq, digest, written_at, _next_id = read_head(connection)
         begin = max(seq - lines, 0)
         try:
             found = [line_of(row) for row in connection.execute(sql("journal_from"), (max(begin - 1, 0),))]

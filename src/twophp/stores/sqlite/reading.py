@@ -123,5 +123,9 @@ def _name(header: bytes) -> str:
 
 def kept(connection: apsw.Connection, name: str) -> str | None:
     """A setting that the store keeps, without making it."""
-    value: str | None = connection.execute(sql("read_meta"), (name,)).get
+    try:
+        value: str | None = connection.execute(sql("read_meta"), (name,)).get
+    except UnicodeDecodeError as error:
+        message = f"{connection.filename}: the setting {name} cannot be read; restore the database from its backup"
+        raise StoreError(message, code="store_corrupt") from error
     return value

@@ -20,7 +20,7 @@ import msgspec
 
 from twophp.core.call import IN_LEDGER, Call, call_facts
 from twophp.core.entry import LEDGER_ID, LedgerEntry, Writer, client_entry, server_entry
-from twophp.core.errors import ConfigError, JournalBroken
+from twophp.core.errors import ConfigError, JournalBroken, StoreError
 from twophp.core.intent import SETTLED, Intent, Phase, fixed_facts, outcome_facts
 from twophp.core.records import JournalEvent
 from twophp.stores.journal import GENESIS, link
@@ -59,6 +59,7 @@ What: TypeAlias = Literal[
     "seal_missing",  # The payload or the response that a record must have was deleted.
     "entry_differs",  # A ledger row is not what its record says.
     "entry_missing",  # A ledger row was deleted, and no line says that it was purged.
+    "setting_differs",  # A setting that every ledger row repeats cannot be read.
 ]
 
 
@@ -122,6 +123,19 @@ def verify(path: str, *, expect: Head | None = None, progress: Progress | None =
         return _Inspection(connection, expect, progress or _ignore).run()
 
 
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes this ledger, as far as the store was told."""
+
+    source: str | None = None
+    service_ledger_id: str | None = None
+
+    def of(self, entry: LedgerEntry) -> Writer:
+        """Who has to have written a row; what nobody knows is what the row says itself."""
+        return Writer(
+            source=self.source or entry.source, service_ledger_id=self.service_ledger_id or entry.service_ledger_id
+        )
+
+
 class _Inspection:
     """One verification under way."""
 
@@ -129,7 +143,6 @@ class _Inspection:
         self._execute = connection.execute
         self._expect = expect
         self._progress = progress
-        self._writer = _writer(connection)
         self._connection = connection
         self._total = int(self._execute(sql("count_to_verify")).get) + int(
             self._execute(sql("count_registrar_rows")).get
@@ -137,11 +150,13 @@ class _Inspection:
         self._looked_at = 0
         self._findings: list[Finding] = []
         self._count = 0
+        self._writer = _Kept()
 
     def run(self) -> Report:
         self._progress(0, self._total)
         row: Row | None = self._execute(sql("read_head")).fetchone()
         lines = self._check_chain(head := Head(*row[:2]) if row else None)
+        self._writer = _Kept(source=self._setting("service"), service_ledger_id=self._setting(LEDGER_ID))
         for table in TABLES.values():
             self._check_records(table)
         self._check_what_is_gone()
@@ -240,6 +255,16 @@ class _Inspection:
             message = f"the head's hash is {head.digest.hex()}, expected that of line {last.seq}: {last.digest.hex()}"
             self._find("rewritten_head", message, seq=head.seq)
 
+    # Settings.
+
+    def _setting(self, name: str) -> str | None:
+        """What every ledger row repeats. Where it cannot be read, each row is compared with itself instead."""
+        try:
+            return kept(self._connection, name)
+        except StoreError as error:
+            self._find("setting_differs", str(error))
+            return None
+
     # Records and ledger rows.
 
     def _check_records(self, table: Table) -> None:
@@ -323,7 +348,7 @@ class _Inspection:
         except KeyError as error:
             yield f"holds {error}, which is no phase and no mode"
             return
-        writer = self._writer or Writer(source=entry.source, service_ledger_id=entry.service_ledger_id)
+        writer = self._writer.of(entry)
         names = [name for name in LedgerEntry.__struct_fields__ if name not in _NOT_MIRRORED]
         mirrored = server_entry(record, writer) if isinstance(record, Intent) else client_entry(record, writer)
         found, expected = ([getattr(e, name) for name in names] for e in (entry, mirrored))
@@ -332,6 +357,14 @@ class _Inspection:
             yield f"version is {entry.version}, its record has {record.version}"
 
     def _check_what_is_gone(self) -> None:
+        try:
+            self._check_lines_of_the_gone()
+            self._check_rows_of_the_forgotten("entries_without_intent", "server_correlation_id")
+            self._check_rows_of_the_forgotten("entries_without_call", "client_correlation_id")
+        except UnicodeDecodeError:
+            self._find("entry_differs", "a line or a ledger row of what is gone holds text that cannot be read")
+
+    def _check_lines_of_the_gone(self) -> None:
         for kind in TABLES:
             for seq, subject in self._execute(sql(f"{kind}s_gone")):
                 message = f"{kind} {subject}: registered by line {seq}, gone, and no line says that it was forgotten"
@@ -341,8 +374,6 @@ class _Inspection:
                 f"the ledger row of {subject}, registered by line {seq}, is missing, and no line says it was purged"
             )
             self._find("entry_missing", message, seq=seq, subject=subject)
-        self._check_rows_of_the_forgotten("entries_without_intent", "server_correlation_id")
-        self._check_rows_of_the_forgotten("entries_without_call", "client_correlation_id")
 
     def _check_registrar(self) -> None:
         try:
@@ -370,12 +401,6 @@ def _named(record: Intent | Call) -> tuple[str, str]:
     if isinstance(record, Intent):
         return INTENTS.kind, record.server_correlation_id
     return CALLS.kind, record.client_correlation_id
-
-
-def _writer(connection: apsw.Connection) -> Writer | None:
-    """Who wrote this ledger, if the store was told."""
-    source, ledger_id = kept(connection, "service"), kept(connection, LEDGER_ID)
-    return Writer(source=source, service_ledger_id=ledger_id) if source and ledger_id else None
 
 
 def _differences(names: Any, found: Any, expected: Any) -> Iterator[str]:
