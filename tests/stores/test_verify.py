@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from tests.core.profile import STEADY
 from tests.stores.orders import POLICY, T0, HandClock, orders, raw
-from tests.stores.verifying import filled, found, messages
+from tests.stores.verifying import filled, forgotten, found, messages
 from twophp.core.errors import ConfigError, JournalBroken, SchemaMismatch
 from twophp.core.records import JournalEvent
-from twophp.engine.retention import RETENTION_MS, purge
-from twophp.ports import Find
+from twophp.engine.retention import RETENTION_MS
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite.verify import Head, Report, verify
 
@@ -310,18 +309,6 @@ def test_a_record_or_ledger_row_that_is_no_text_is_found(database: Path) -> None
 def test_a_deleted_ledger_row_is_found(database: Path) -> None:
     raw(database, "DELETE FROM entry WHERE server_correlation_id = 's1'")
     assert found(database) == [("entry_missing", 6, "s1")]
-
-
-async def forgotten(database: Path, **arrived: int) -> int:
-    """Everything was settled and forgotten long ago."""
-    clock = HandClock(HandClock().now + 2 * POLICY.horizon_ms)
-    async with orders(database, clock=clock) as service:
-        for _ in range(2):  # The payload goes first, then the rest.
-            await service.sweep()
-            for id_, at in arrived.items():
-                await service.store.synced(await service.store.entries(Find(id_)), at)
-            clock.now += POLICY.horizon_ms
-        return await purge(service.store, RETENTION_MS)
 
 
 @pytest.mark.req("A-59", "A-57")

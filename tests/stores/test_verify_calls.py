@@ -11,9 +11,10 @@ import pytest
 from tests.stores.verifying import found
 from twophp.core.call_machine import DEFAULT_CARE, Attend, Note
 from twophp.core.intent import Phase
+from twophp.engine.ledger import open_ledger
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing.calls import ended, opening, registered, take
-from twophp.stores.testing.scene import HandClock
+from twophp.stores.testing.scene import WRITER, HandClock
 
 
 @pytest.fixture
@@ -24,6 +25,7 @@ def path(tmp_path: Path) -> Path:
     async def fill() -> None:
         clock = HandClock()
         async with SQLiteStore(str(file), clock=clock) as store:
+            await open_ledger(store, WRITER.source, lambda: WRITER.service_ledger_id)
             await take(store, registered("0"), "0")
             await take(store, ended(Phase.FAILED), "0")
             clock.now += DEFAULT_CARE.kept_ms
@@ -63,6 +65,7 @@ def test_what_nobody_touched_holds(path: Path) -> None:
         ),
         ("DELETE FROM entry WHERE client_correlation_id = 'client-2'", "entry_missing", "client-2"),
         ("UPDATE entry SET phase = 'COMMITTED' WHERE client_correlation_id = 'client-0'", "entry_differs", "client-0"),
+        ("UPDATE entry SET source = 'evil' WHERE client_correlation_id = 'client-0'", "entry_differs", "client-0"),
     ],
 )
 def test_an_edit_is_found(statement: str, what: str, subject: str, path: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import FOUND, UNUSABLE, run
-from tests.stores.orders import POLICY, HandClock, orders, raw
-from tests.stores.verifying import filled, found, messages
+from tests.stores.orders import HandClock, orders, raw
+from tests.stores.verifying import filled, forgotten, found, messages, reserve
 from twophp.core.errors import StoreError
+from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.health import look_at
 from twophp.stores.sqlite.reading import kept, reading
 
@@ -51,14 +52,7 @@ def test_the_command_line_says_which_setting_cannot_be_read(database: Path) -> N
 
 
 def test_a_row_of_the_forgotten_that_is_no_text_is_found(database: Path) -> None:
-    async def forget() -> None:
-        clock = HandClock(HandClock().now + 2 * POLICY.horizon_ms)
-        async with orders(database, clock=clock) as service:
-            for _ in range(2):  # The payload goes first, then the rest.
-                await service.sweep()
-                clock.now += POLICY.horizon_ms
-
-    asyncio.run(forget())
+    asyncio.run(forgotten(database))
     assert found(database) == []
     raw(database, f"UPDATE entry SET phase = {UNREADABLE} WHERE server_correlation_id = 's1'")  # noqa: S608
     assert found(database) == [("entry_differs", None, "")]
@@ -69,3 +63,70 @@ def test_a_look_at_a_database_without_a_head_is_a_clear_error(database: Path) ->
     with pytest.raises(StoreError, match="the head of the journal is gone") as refused:
         look_at(str(database), 10)
     assert refused.value.code == "store_corrupt"
+
+
+# What is gone or was rewritten.
+
+
+@pytest.mark.parametrize("name", ["service", "service_ledger_id"])
+def test_a_setting_that_is_gone_is_found_where_rows_repeat_it(database: Path, name: str) -> None:
+    raw(database, "DELETE FROM meta WHERE name = ?", name)
+    assert found(database) == [("setting_differs", None, "")]
+    assert f"the setting {name} is gone, and every ledger row repeats it" in messages(database)
+
+
+def test_with_one_setting_gone_rows_are_still_compared_with_the_other(database: Path) -> None:
+    raw(database, "DELETE FROM meta WHERE name = 'service'")
+    raw(database, "UPDATE entry SET service_ledger_id = 'evil', source = 'evil' WHERE server_correlation_id = 's1'")
+    assert found(database) == [("setting_differs", None, ""), ("entry_differs", 6, "s1")]
+
+
+def test_without_ledger_rows_no_setting_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "effects.db"
+
+    async def fill() -> None:
+        async with SQLiteStore(str(path), clock=HandClock()) as store:
+            await reserve(store)
+
+    asyncio.run(fill())
+    assert found(path) == []
+
+
+async def issue(path: Path, *issued: str) -> None:
+    async with orders(path) as service:
+        for guid in issued:
+            await service.store.restamp(guid)
+
+
+@pytest.mark.req("A-59")
+def test_a_guid_that_was_issued_cannot_be_rewritten_even_in_every_row(database: Path) -> None:
+    asyncio.run(issue(database, "issued-1", "issued-2"))
+    assert found(database) == []
+    raw(database, "UPDATE meta SET value = 'issued-1' WHERE name = 'service_ledger_id'")
+    raw(database, "UPDATE entry SET service_ledger_id = 'issued-1'")
+    findings = found(database)
+    assert findings[0] == ("setting_differs", 19, "")
+    assert {what for what, _seq, _subject in findings[1:]} == {"entry_differs"}
+    assert "the setting service_ledger_id is issued-1, expected issued-2, as line 19 says" in messages(database)
+
+
+def test_a_guid_that_was_issued_is_known_by_its_line_when_the_setting_is_gone(database: Path) -> None:
+    asyncio.run(issue(database, "issued"))
+    raw(database, "DELETE FROM meta WHERE name = 'service_ledger_id'")
+    raw(database, "UPDATE entry SET service_ledger_id = 'evil' WHERE server_correlation_id = 's1'")
+    assert found(database) == [("setting_differs", None, ""), ("entry_differs", 6, "s1")]
+
+
+def test_a_line_of_an_issued_guid_that_is_no_text_is_found_once(database: Path) -> None:
+    asyncio.run(issue(database, "issued"))
+    raw(database, f"UPDATE journal SET after = {UNREADABLE} WHERE seq = 18")  # noqa: S608
+    assert found(database) == [("edited_line", 18, ""), ("rewritten_head", 18, "")]
+
+
+@pytest.mark.parametrize("column", ["source", "service_ledger_id"])
+def test_whose_a_row_of_the_forgotten_is_cannot_be_rewritten(database: Path, column: str) -> None:
+    asyncio.run(forgotten(database))
+    raw(database, f"UPDATE entry SET {column} = 'evil' WHERE server_correlation_id = 's1'")  # noqa: S608
+    [(what, _seq, subject)] = found(database)
+    assert (what, subject) == ("entry_differs", "s1")
+    assert f"ledger row of s1: {column} is evil, expected " in messages(database)

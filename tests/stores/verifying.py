@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.stores.orders import POLICY, HandClock, orders
 from twophp.core import job, obligation
-from twophp.ports import Change, Put, Records
+from twophp.engine.retention import RETENTION_MS, purge
+from twophp.ports import Change, Find, Put, Records
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import Head, verify
 
@@ -32,6 +33,18 @@ def filled(path: Path) -> Path:
 
     asyncio.run(fill())
     return path
+
+
+async def forgotten(path: Path, **arrived: int) -> int:
+    """Everything was settled and forgotten long ago; rows that arrived when it says are purged: so many."""
+    clock = HandClock(HandClock().now + 2 * POLICY.horizon_ms)
+    async with orders(path, clock=clock) as service:
+        for _ in range(2):  # The payload goes first, then the rest.
+            await service.sweep()
+            for id_, at in arrived.items():
+                await service.store.synced(await service.store.entries(Find(id_)), at)
+            clock.now += POLICY.horizon_ms
+        return await purge(service.store, RETENTION_MS)
 
 
 async def reserve(store: SQLiteStore) -> None:

@@ -440,13 +440,22 @@ AND NOT EXISTS (SELECT 1 FROM journal AS line WHERE line.record = journal.record
 GROUP BY record ORDER BY record;
 
 -- name: entries_without_call
-SELECT journal.seq, journal.subject, journal.after, entry.client_correlation_id, entry.phase FROM entry
+SELECT journal.seq, journal.subject, journal.after, entry.client_correlation_id, entry.phase,
+    entry.source, entry.service_ledger_id FROM entry
 LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
 WHERE actor = 'client' AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id)
 AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id) ORDER BY entry.id;
 
 -- name: entries_without_intent
 -- The rows of what was forgotten: the last line about the record still says how it ended.
-SELECT journal.seq, journal.subject, journal.after, entry.server_correlation_id, entry.phase FROM entry
+SELECT journal.seq, journal.subject, journal.after, entry.server_correlation_id, entry.phase,
+    entry.source, entry.service_ledger_id FROM entry
 LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
 WHERE actor = 'server' AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id) ORDER BY entry.id;
+
+-- name: any_entry
+SELECT EXISTS (SELECT 1 FROM entry);
+
+-- name: newest_restamp
+-- Since when the ledger has the GUID it has. Such a line belongs to no record, which an index finds.
+SELECT seq, after FROM journal WHERE record = 0 AND kind = 'ledger' AND event = 'restamped' ORDER BY seq DESC LIMIT 1;

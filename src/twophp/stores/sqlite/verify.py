@@ -59,7 +59,7 @@ What: TypeAlias = Literal[
     "seal_missing",  # The payload or the response that a record must have was deleted.
     "entry_differs",  # A ledger row is not what its record says.
     "entry_missing",  # A ledger row was deleted, and no line says that it was purged.
-    "setting_differs",  # A setting that every ledger row repeats cannot be read.
+    "setting_differs",  # A setting that every ledger row repeats is gone, unreadable or not what its line says.
 ]
 
 
@@ -129,11 +129,15 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     service_ledger_id: str | None = None
 
-    def of(self, entry: LedgerEntry) -> Writer:
-        """Who has to have written a row; what nobody knows is what the row says itself."""
-        return Writer(
-            source=self.source or entry.source, service_ledger_id=self.service_ledger_id or entry.service_ledger_id
-        )
+    def of(self, source: str, ledger_id: str) -> Writer:
+        """Who has to have written a row that names these; what nobody knows is what the row says itself."""
+        return Writer(source=self.source or source, service_ledger_id=self.service_ledger_id or ledger_id)
+
+    def problems(self, source: str, ledger_id: str) -> Iterator[str]:
+        """What is wrong with a row that names these, of which nothing else is left to compare."""
+        expected = self.of(source, ledger_id)
+        names = ("source", "service_ledger_id")
+        return _differences(names, (source, ledger_id), (expected.source, expected.service_ledger_id))
 
 
 class _Inspection:
@@ -156,7 +160,7 @@ class _Inspection:
         self._progress(0, self._total)
         row: Row | None = self._execute(sql("read_head")).fetchone()
         lines = self._check_chain(head := Head(*row[:2]) if row else None)
-        self._writer = _Kept(source=self._setting("service"), service_ledger_id=self._setting(LEDGER_ID))
+        self._check_settings()
         for table in TABLES.values():
             self._check_records(table)
         self._check_what_is_gone()
@@ -257,13 +261,32 @@ class _Inspection:
 
     # Settings.
 
+    def _check_settings(self) -> None:
+        """What every ledger row repeats. Of it a line binds a GUID that was issued, and no line the first one."""
+        source, ledger_id = self._setting("service"), self._setting(LEDGER_ID)
+        seq, issued = self._newest_restamp()
+        if issued and ledger_id and ledger_id != issued:
+            message = f"the setting {LEDGER_ID} is {ledger_id}, expected {issued}, as line {seq} says"
+            self._find("setting_differs", message, seq=seq)
+        self._writer = _Kept(source=source, service_ledger_id=issued or ledger_id)
+
     def _setting(self, name: str) -> str | None:
-        """What every ledger row repeats. Where it cannot be read, each row is compared with itself instead."""
+        """Where it is not there, each row would be compared with itself and hold, so that is a finding of its own."""
         try:
-            return kept(self._connection, name)
+            value = kept(self._connection, name)
         except StoreError as error:
             self._find("setting_differs", str(error))
             return None
+        if not value and self._execute(sql("any_entry")).get:
+            self._find("setting_differs", f"the setting {name} is gone, and every ledger row repeats it")
+        return value
+
+    def _newest_restamp(self) -> tuple[int | None, str]:
+        try:
+            row: tuple[int, str] | None = self._execute(sql("newest_restamp")).fetchone()
+        except UnicodeDecodeError:
+            return None, ""  # The chain has named the line.
+        return row or (None, "")
 
     # Records and ledger rows.
 
@@ -348,7 +371,7 @@ class _Inspection:
         except KeyError as error:
             yield f"holds {error}, which is no phase and no mode"
             return
-        writer = self._writer.of(entry)
+        writer = self._writer.of(entry.source, entry.service_ledger_id)
         names = [name for name in LedgerEntry.__struct_fields__ if name not in _NOT_MIRRORED]
         mirrored = server_entry(record, writer) if isinstance(record, Intent) else client_entry(record, writer)
         found, expected = ([getattr(e, name) for name in names] for e in (entry, mirrored))
@@ -387,14 +410,15 @@ class _Inspection:
             self._find("record_differs", "a row of the registrar, or a line about it, holds text that cannot be read")
 
     def _check_rows_of_the_forgotten(self, statement: str, id_name: str) -> None:
-        for seq, *said, subject, phase in self._execute(sql(statement)):
+        for seq, *said, subject, phase, source, ledger_id in self._execute(sql(statement)):
+            about = f"ledger row of {subject}"
             if seq is None:
-                message = f"ledger row of {subject}: the journal has no line about it"
-                self._find("entry_differs", message, subject=subject)
+                self._find("entry_differs", f"{about}: the journal has no line about it", subject=subject)
                 continue
             for problem in _differences((id_name, "phase"), (subject, phase), said):
-                message = f"ledger row of {subject}: {problem}, as line {seq} says"
-                self._find("entry_differs", message, seq=seq, subject=subject)
+                self._find("entry_differs", f"{about}: {problem}, as line {seq} says", seq=seq, subject=subject)
+            for problem in self._writer.problems(source, ledger_id):
+                self._find("entry_differs", f"{about}: {problem}", seq=seq, subject=subject)
 
 
 def _named(record: Intent | Call) -> tuple[str, str]:
