@@ -459,3 +459,25 @@ SELECT EXISTS (SELECT 1 FROM entry);
 -- name: newest_restamp
 -- Since when the ledger has the GUID it has. Such a line belongs to no record, which an index finds.
 SELECT seq, after FROM journal WHERE record = 0 AND kind = 'ledger' AND event = 'restamped' ORDER BY seq DESC LIMIT 1;
+
+-- name: largest_id
+-- All ids are from one counter. A record of its own table has lines under its id; the other tables are asked themselves.
+SELECT max(coalesce(taken, 0)) FROM (
+    SELECT max(record) AS taken FROM journal UNION ALL SELECT max(id) FROM entry UNION ALL SELECT max(id) FROM quota
+    UNION ALL SELECT max(id) FROM budget UNION ALL SELECT max(id) FROM fence
+    UNION ALL SELECT max(id) FROM registrar_nonce UNION ALL SELECT max(id) FROM registrar_registration
+    UNION ALL SELECT max(id) FROM registrar_nonce_use UNION ALL SELECT max(id) FROM registrar_audit);
+
+-- name: newest_in_store_time
+-- The newest line that was noted at the time of its own change, which is the head's or earlier. A request is noted at its
+-- arrival if that was later, and what belongs to no record when its maker says: a clock that was set back in between
+-- leaves both ahead of the head.
+SELECT seq, observed_at FROM journal
+WHERE record <> 0 AND NOT (kind = 'intent' AND before IN ('ABSENT', 'WAITING_CONFIRM', 'TTL_EXPIRED'))
+ORDER BY seq DESC LIMIT 1;
+
+-- name: line_that_reserved
+SELECT seq, trace_id, detail, at FROM journal WHERE record = ? AND before = 'Absent' ORDER BY seq LIMIT 1;
+
+-- name: line_that_ended
+SELECT event, detail, observed_at FROM journal WHERE seq = ?;
