@@ -103,3 +103,11 @@ async def test_a_setting_of_the_wrong_kind_is_said_by_its_name(wrong: dict[str, 
         async with serving(**wrong):
             pass
     assert refusal.value.code == "bad_setting"
+
+
+async def test_a_key_whose_method_is_never_registered_is_misspelled(caplog: pytest.LogCaptureFixture) -> None:
+    """Its endpoint would run unprotected. A server may swallow the error, so the log has it, too."""
+    with pytest.raises(ConfigError, match="PSOT /orders"):
+        async with serving(policies={"PSOT /orders": Policy.standard(), "/invoices/{id}": Policy.standard()}):
+            pass
+    assert "the service cannot start: a policy's key names a method" in caplog.text

@@ -114,7 +114,7 @@ def test_keys_that_nothing_falls_under(well_kept: Path, monkeypatch: pytest.Monk
         "store": "sqlite:///orders.db", "identify": whoever,
         "policies": {key: Policy.standard() for key in (
             "*", "/*", "POST /orders", "POST /order", "/x", "POST /x", "PUT /x", "PATCH /x", "DELETE /x",
-            "PROPFIND /y", "PUT /orders/{id}/lines/{line}", "/z/*", "/z/{a}")},
+            "PUT /orders/{id}/lines/{line}", "/z/*", "/z/{a}")},
     }"""
     told = app(well_kept.parent, monkeypatch, settings)
     wrong = {
@@ -125,7 +125,13 @@ def test_keys_that_nothing_falls_under(well_kept: Path, monkeypatch: pytest.Monk
     }
     never, nowhere = "no request ever falls under it", "the application has no route for it"
     taken = dict.fromkeys(("POST /order", "POST /x", "PUT /x", "PATCH /x", "DELETE /x", "/z/{a}"), nowhere)
-    assert wrong == {"*": never, "/x": never, "PROPFIND /y": never} | taken
+    assert wrong == {"*": never, "/x": never} | taken
+
+
+def test_a_setting_that_stops_the_start_is_said_as_it_is(well_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    misspelled = GOOD.replace("POST /orders", "PSOT /orders")
+    level, means, _remedy = app(well_kept.parent, monkeypatch, misspelled)["app"]
+    assert (level, "PSOT /orders" in means) == ("fail", True)
 
 
 def test_what_is_sent_to_unchecked_receivers(well_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeAlias, Unpack
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 
 from twophp.asgi.answers import INTERNAL_ERROR, of_error
 from twophp.asgi.handshake import Handshake, NotRegistered
@@ -58,13 +59,29 @@ log: Final = logging.getLogger("twophp.server")
 
 MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
 
+P = ParamSpec("P")
 AnyApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 """An application as its framework types it; each names scopes and messages in its own way."""
+
+
+def _saying_why_not(make: Callable[P, None]) -> Callable[P, None]:
+    """A framework builds its middleware while the server starts, and servers take an error there for no lifespan."""
+
+    @wraps(make)
+    def making(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            make(*args, **kwargs)
+        except ConfigError as error:
+            log.critical("the service cannot start: %s", error)
+            raise
+
+    return making
 
 
 class TwoPhaseMiddleware:
     """The server side of 2PHP for an ASGI application."""
 
+    @_saying_why_not
     def __init__(
         self,
         app: AnyApp,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 from collections.abc import Collection, Iterable, Mapping
@@ -35,6 +36,8 @@ from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
 from twophp.engine.webhooks import MAX_SIGNATURES, Secret, read_secret
 from twophp.ports import Store, Vault
 from twophp.wire.callback import Acknowledgement, encode
+
+log: Final = logging.getLogger("twophp.server")
 
 SECRETS_VARIABLE: Final = "TWOPHP_WEBHOOK_SECRETS"
 LOOK_UP_S: Final = 1.0
@@ -80,7 +83,8 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
             target = self._check(url, principal)
             async with asyncio.timeout(LOOK_UP_S):
                 await resolve(target, resolver=self.resolver)
-        except EgressRefused:
+        except EgressRefused as refusal:
+            log.info("a callback may not be called: %s", refusal.reason)  # The caller is told that much and no more.
             return False
         except (DeliveryFailed, TimeoutError):
             return True

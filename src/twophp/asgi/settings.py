@@ -95,6 +95,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 all(_can_be_registered(method) for method in self.methods),
                 "methods are names in upper case, none of GET, HEAD, OPTIONS",
             ),
+            (
+                not (strange := _strange_methods(self.endpoints, self.methods)),
+                f"a policy's key names a method that is not registered here: {', '.join(strange)}; see methods=",
+            ),
             (self.success_status in ("200", "passthrough"), "success_status is '200' or 'passthrough'"),
             (self.max_body_bytes > 0, "max_body_bytes must be positive"),
             (self.max_result_bytes > 0, "max_result_bytes must be positive"),
@@ -176,6 +180,12 @@ class Options(TypedDict, total=False):
     central_events: bool | None
     management_token: str | None
     pull_url: str | None
+
+
+def _strange_methods(endpoints: Endpoints, methods: Collection[str]) -> list[str]:
+    """Keys that fit no request: most likely misspelled, and what they were meant for would run unprotected."""
+    named = [(endpoint.name, endpoint.name.partition(" ")) for endpoint in endpoints]
+    return [name for name, (method, space, _path) in named if space and method not in methods]
 
 
 def _can_be_registered(method: str) -> bool:

@@ -295,10 +295,11 @@ class Outbox:
                 now = self._store.now()
                 delivery = Delivery(job=job, payload=payload, now=now, sent=sent, obligation=obligation)
                 await _deliverer_for(job, self._deliver)(delivery)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is an attempt that failed.
+        except Exception as error:
             code = code_of(error)
             ids = await self._ids_of(job.job_id, sealed)
-            log.warning("job %s: attempt %d failed: %s", job.job_id, job.attempts, code, extra=ids)
+            slip = None if isinstance(error, TwoPHPError | TimeoutError) else error  # A hook's own: nobody else tells.
+            log.warning("job %s: attempt %d failed: %s", job.job_id, job.attempts, code, extra=ids, exc_info=slip)
             return Failed(attempt=job.attempts, error=code)
         return Delivered(attempt=job.attempts)
 

@@ -124,7 +124,7 @@ def _check_matches(endpoints: Endpoints, methods: frozenset[str], routes: Sequen
     samples = {endpoint: list(_samples(endpoint, methods)) for endpoint in endpoints}
     unreached = [endpoint for endpoint in endpoints if not _is_reached(endpoints, endpoint, samples[endpoint])]
     for endpoint in unreached:
-        means = "no request ever falls under it: other keys take them all, or its method is never registered"
+        means = "no request ever falls under it: other keys take them all"
         yield warn(f"policy {endpoint.name}", means, "remove it, or correct its method and path")
     for endpoint in endpoints:
         if endpoint not in unreached and routes and not _has_route(routes, endpoint, samples[endpoint]):
