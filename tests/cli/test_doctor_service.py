@@ -128,12 +128,6 @@ def test_keys_that_nothing_falls_under(well_kept: Path, monkeypatch: pytest.Monk
     assert wrong == {"*": never, "/x": never} | taken
 
 
-def test_a_setting_that_stops_the_start_is_said_as_it_is(well_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    misspelled = GOOD.replace("POST /orders", "PSOT /orders")
-    level, means, _remedy = app(well_kept.parent, monkeypatch, misspelled)["app"]
-    assert (level, "PSOT /orders" in means) == ("fail", True)
-
-
 def test_what_is_sent_to_unchecked_receivers(well_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unchecked = GOOD.replace(
         '"identify"', '"outgoing": Outgoing(ssl_context=__import__("ssl")._create_unverified_context()), "identify"'

@@ -32,6 +32,11 @@ BAD: list[dict[str, Any]] = [
     {"lease_s": 0},
     {"reconcile_every_s": 0},
     {"callback": "http://checkout.example/told"},
+    {"allow_insecure": "false"},  # A text is true, whatever it says.
+    {"require_2php": 1},
+    {"patience_s": "5"},
+    {"source": None},
+    {"resubmit": True},
 ]
 
 

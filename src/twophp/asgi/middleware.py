@@ -32,7 +32,6 @@ from twophp.asgi.messages import (
     send_answer,
 )
 from twophp.asgi.observers import Observers, WantsMetrics
-from twophp.asgi.outgoing import several
 from twophp.asgi.server import Server
 from twophp.asgi.settings import (
     Options,
@@ -47,6 +46,7 @@ from twophp.core.errors import ConfigError, TwoPHPError, WireError
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
 from twophp.engine.identify import Identify, anonymous
+from twophp.engine.kinds import several
 from twophp.engine.ledger import open_ledger
 from twophp.engine.requests import effective_scheme, proxies
 from twophp.ports import Clock, Store

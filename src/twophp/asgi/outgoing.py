@@ -6,9 +6,9 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import NoneType
-from typing import Any, Final, TypeAlias, get_args
+from typing import Final, get_args
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -30,6 +30,7 @@ from twophp.engine.egress import Lines, Resolver, Rules, Target, check_url, reso
 from twophp.engine.environment import names, secret_in
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
 from twophp.engine.identify import Who, principal_of
+from twophp.engine.kinds import Kinds, check_kinds, several
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
@@ -114,9 +115,6 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         return Outbox(store, vault, service, deliver=deliver, tries=self.tries, observer=observer, after=lines.close)
 
 
-Kinds: TypeAlias = tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...]
-"""Names of settings, the types that each of them may have, and those types in words."""
-
 _KINDS: Final[Kinds] = (
     (("rules",), (Rules,), "an EgressRules(...)"),
     (("hosts_of",), (Mapping,), "a mapping of identities to hosts"),
@@ -124,27 +122,6 @@ _KINDS: Final[Kinds] = (
     (("hooks",), (Hooks,), "a Hooks()"),
     (("ssl_context",), (ssl.SSLContext, NoneType), "an ssl.SSLContext, or None"),
 )
-
-
-def check_kinds(said: object, kinds: Kinds) -> None:
-    """A slip is said by the setting's name, and not by whatever breaks first. True is no number here."""
-    for names_, types, what in kinds:
-        for name in names_:
-            given = getattr(said, name)
-            if not isinstance(given, types) or (isinstance(given, bool) and bool not in types):
-                raise ConfigError(f"{name} must be {what}, not {given!r}", code="bad_setting")
-
-
-def several(name: str, given: object) -> tuple[Any, ...]:
-    """What a setting lists. One text stands for itself, and not for its letters.
-
-    What is wrong is told without a quotation: it may be a secret.
-    """
-    if isinstance(given, str):
-        return (given,)
-    if not isinstance(given, Iterable) or isinstance(given, bytes):
-        raise ConfigError(f"{name} must be a list of texts, not of type {type(given).__name__}", code="bad_setting")
-    return tuple(given)
 
 
 def _own_hosts(who: Who, hosts: Collection[str]) -> Collection[str]:

@@ -11,12 +11,13 @@ from typing import Final, Literal, TypeAlias, TypedDict
 import msgspec
 
 from twophp.asgi.answers import ResourceId
-from twophp.asgi.outgoing import Kinds, Outgoing, check_kinds, several
+from twophp.asgi.outgoing import Outgoing
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.core.quota import Quota
 from twophp.engine.endpoints import NEVER_REGISTERED, Endpoints
 from twophp.engine.identify import Identify
+from twophp.engine.kinds import Kinds, check_kinds, several
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.requests import Head, Proxies
 from twophp.engine.retention import RETENTION_MS

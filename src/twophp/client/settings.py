@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from types import NoneType
 from typing import Final, TypeAlias, TypedDict
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
 from twophp.engine.environment import CLIENT, with_environment
+from twophp.engine.kinds import Kinds, check_kinds
 from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId
@@ -29,6 +31,17 @@ Credentials: TypeAlias = Callable[[str], Mapping[str, str]]
 
 Pause: TypeAlias = Callable[[float], Awaitable[None] | None]
 """Waits so many seconds: blocking for the synchronous transports, awaitable for the asynchronous one."""
+
+
+_KINDS: Final[Kinds] = (
+    (("ledger", "source", "confirm_suffix"), (str,), "a text"),
+    (("allow_insecure", "require_2php"), (bool,), "True or False"),
+    (("resubmit", "max_body_bytes"), (int,), "a whole number"),
+    (("requested_ttl_ms", "margin_ms", "ledger_retention_ms"), (int, NoneType), "a whole number, or None"),
+    (("patience_s", "poll_limit_s", "lease_s"), (int, float), "a number of seconds"),
+    (("reconcile_every_s",), (int, float, NoneType), "a number of seconds, or None"),
+    (("callback",), (str, NoneType), "a URL, or None"),
+)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pause: Pause | None = None
 
     def __post_init__(self) -> None:
+        check_kinds(self, _KINDS)
         parse_store_url(self.ledger)
         every = self.reconcile_every_s
         rules = [
