@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from tests.asgi.driver import SERVER, Service, serving
+from tests.asgi.crashed import POLICY, confirmed_by_the_dead, left_by_a_crash, swept
+from tests.asgi.driver import MESSAGE, RESOURCE, SERVER, STATE, serving
 from twophp import Policy
 from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
-from twophp.core.phase import Confirm
 
 pytestmark = pytest.mark.anyio
 
-POLICY = Policy.standard(lease_ms=30_000)
+PATIENCE_S = 10  # What takes longer than this has got stuck.
 
 
 @pytest.mark.req("A-34")
@@ -32,7 +34,7 @@ async def test_a_slow_answer_about_a_crash_keeps_its_lease(store: str) -> None:
         assert server_id is not None
         await confirmed_by_the_dead(service, server_id)
         service.clock.now += POLICY.lease_ms
-        sweeping = asyncio.create_task(service.server.sweep())
+        await service.server.sweep()
         await asked.wait()
         try:
             for _beat in range(3):  # The heartbeat comes by three times in a lease; a lease and a half go by.
@@ -47,7 +49,6 @@ async def test_a_slow_answer_about_a_crash_keeps_its_lease(store: str) -> None:
             )
         finally:
             may_answer.set()
-            await sweeping
         assert (await service.confirm(registered)).get("DTT-2PHP-Resource-ID") == "order-7"
         assert service.orders.runs == 0
 
@@ -69,13 +70,110 @@ async def test_a_business_side_that_is_away_is_asked_again_and_not_for_ever(away
         await confirmed_by_the_dead(service, registered.get(SERVER) or "")
         for _lease in range(8):
             service.clock.now += POLICY.lease_ms
-            await service.server.sweep()
+            await swept(service)
         ended = await service.confirm(registered)
         assert asked == (3 if away == 2 else 5)
         assert (ended.status, ended.get("DTT-2PHP-Phase-State")) == (
             (200, "COMMITTED") if away == 2 else (500, "FAILED")
         )
         assert service.orders.runs == 0
+
+
+@pytest.mark.req("A-34")
+@pytest.mark.parametrize("answer", ["COMMITTED", None, ("DONE", None), ("COMMITTED",), (), {"COMMITTED": "order-7"}])
+async def test_an_answer_without_the_form_counts_as_none(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    asked = 0
+
+    def reconcile(_intent: Intent) -> Any:
+        nonlocal asked
+        asked += 1
+        return answer
+
+    async with serving(policies={"POST /orders": POLICY}, reconcile=reconcile) as service:
+        registered = await left_by_a_crash(service)
+        for _lease in range(8):
+            await swept(service)
+            service.clock.now += POLICY.lease_ms
+        ended = await service.confirm(registered)
+    assert asked == 5
+    assert (ended.status, ended.get(STATE), ended.get(MESSAGE)) == (500, "FAILED", "Outcome indeterminate.")
+    assert "reconcile must answer" in caplog.text
+
+
+@pytest.mark.req("A-34", "A-05")
+@pytest.mark.parametrize(
+    ("named", "sent"),
+    [
+        ("order-7", "order-7"),
+        (42, "42"),
+        (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        (None, None),
+        ("a b", None),
+        ("größe", None),
+        ("x" * 257, None),
+        (b"order-7", None),
+        (["order-7"], None),
+    ],
+)
+async def test_a_name_that_no_header_can_carry_leaves_the_call_committed(named: Any, sent: str | None) -> None:
+    def reconcile(_intent: Intent) -> Any:
+        return "COMMITTED", named
+
+    async with serving(policies={"POST /orders": POLICY}, reconcile=reconcile) as service:
+        registered = await left_by_a_crash(service)
+        await swept(service)
+        server_id = registered.get(SERVER) or ""
+        for told in (await service.confirm(registered), await service.read(server_id)):
+            assert (told.status, told.get(STATE), told.get(RESOURCE)) == (200, "COMMITTED", sent or server_id)
+
+
+@pytest.mark.req("A-34")
+async def test_who_never_answers_about_one_call_keeps_no_other_from_its_time(store: str) -> None:
+    asked, may_answer, questions = asyncio.Event(), asyncio.Event(), 0
+
+    async def reconcile(_intent: Intent) -> tuple[Reconciled, str | None]:
+        nonlocal questions
+        questions += 1
+        asked.set()
+        await may_answer.wait()
+        return "COMMITTED", "order-7"
+
+    async with serving(store=store, policies={"POST /orders": POLICY}, reconcile=reconcile) as service:
+        registered = await left_by_a_crash(service)
+        other = await service.register("c-2")
+        async with asyncio.timeout(PATIENCE_S):
+            await service.server.sweep()
+            await asked.wait()
+            for _lease in range(3):
+                service.clock.now += POLICY.lease_ms
+                await service.server.sweep()
+        assert await service.phase(other.get(SERVER), "c-2") == "ABANDONED"
+        assert (await service.phase(registered.get(SERVER)), questions) == ("PROCESSING", 1)
+        may_answer.set()
+        assert (await service.confirm(registered)).get(RESOURCE) == "order-7"
+
+
+@pytest.mark.req("A-34")
+async def test_who_takes_too_long_to_answer_is_asked_again_and_not_for_ever(store: str) -> None:
+    asked = 0
+
+    async def reconcile(_intent: Intent) -> tuple[Reconciled, str | None]:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    brief = Policy.standard(lease_ms=POLICY.lease_ms, processing_timeout_ms=1)
+    async with serving(store=store, policies={"POST /orders": brief}, reconcile=reconcile) as service:
+        registered = await left_by_a_crash(service)
+        phases = []
+        for _lease in range(8):
+            async with asyncio.timeout(PATIENCE_S):
+                await swept(service)
+            phases.append(await service.phase(registered.get(SERVER)))
+            service.clock.now += POLICY.lease_ms
+    assert phases == ["PROCESSING"] * 4 + ["FAILED"] * 4
+    assert asked == 5
 
 
 @pytest.mark.req("P-9.5-e", "A-62")
@@ -93,18 +191,3 @@ async def test_a_less_critical_service_keeps_the_payload_for_the_two_phases_only
         assert not ended.has_payload
         assert await service.server.intents.payload(ended) is None
         assert await service.confirm(registered) == done  # The outcome outlives what was asked for.
-
-
-async def confirmed_by_the_dead(service: Service, server_id: str) -> None:
-    """The point of no return, crossed by a process that died right after it."""
-    found = await service.intent(server_id)
-    assert found is not None
-    command = Confirm(
-        client_correlation_id="c-1",
-        server_correlation_id=server_id,
-        principal=found.principal,
-        path=found.path,
-        arrived_at=found.received_at,
-        owner="a process that died",
-    )
-    assert (await service.server.intents.confirm(command, POLICY)).code is None

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Final, Literal
+from uuid import UUID
 
 from twophp.asgi.answers import naming, refused
 from twophp.asgi.messages import App
 from twophp.asgi.replay import Replay, bare_scope
-from twophp.asgi.settings import Reconcile, Reconciled, Settings, longest_horizon_ms, shortest_lease_ms
+from twophp.asgi.settings import Found, Reconcile, Reconciled, Settings, longest_horizon_ms, shortest_lease_ms
 from twophp.core.entry import Writer
 from twophp.core.errors import StoreError
 from twophp.core.intent import Intent
@@ -28,6 +30,7 @@ from twophp.engine.observe import SILENT, Observer, Publishing, observed_by
 from twophp.engine.retention import purge
 from twophp.engine.ship import Shipper
 from twophp.ports import MintId, Store, Vault
+from twophp.wire import grammar
 from twophp.wire.rows import encode_batch
 
 log: Final = logging.getLogger("twophp.server")
@@ -43,6 +46,10 @@ def _stored(code: str) -> StoredResponse:
 
 MOST_RECONCILES: Final = 5
 """Every recovery raises the fence, so it counts them."""
+MOST_AT_ONCE: Final = 256
+"""After a crash under load, the business side is not asked about everything in one moment."""
+CANCEL_S: Final = 1.0
+"""How long something that is cancelled may take to notice."""
 HANDLER_FAILED: Final = _stored("handler_failed")
 INDETERMINATE: Final = _stored("outcome_indeterminate")
 
@@ -93,6 +100,8 @@ class Server:
             max_result_bytes=settings.max_result_bytes,
             obligations=self.obligations,
         )
+        self.recovering: dict[str, asyncio.Task[None]] = {}  # By server correlation id.
+        self._turn = asyncio.Semaphore(MOST_AT_ONCE)
         self._stopping = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -129,18 +138,23 @@ class Server:
 
     async def stop(self) -> None:
         """Let what runs end, then let go of the store. What cannot end in time is left to recovery."""
-        left = await self.executions.drain(self.settings.drain_timeout_s)
+        seconds, within_s = asyncio.get_running_loop().time, self.settings.drain_timeout_s
+        until = seconds() + within_s
+        # The heartbeat goes on meanwhile: what is at its end is not to be taken over by somebody else.
+        left, _unknown = await asyncio.gather(
+            self.executions.drain(within_s), _waited_for(self.recovering.values(), within_s)
+        )
         if left:
             log.warning("%d intents were still running; they are recovered when their lease ends", left)
         self._stopping.set()
-        await self.outbox.close(self.settings.drain_timeout_s)
-        await asyncio.gather(*self._loops)
+        await asyncio.gather(self.outbox.close(within_s), _ended(self._loops, within_s))
+        await _ended(self.recovering.values(), max(until - seconds(), 0.0))  # The last sweep may have begun some.
         if self._shipper is not None:
             await self._shipper.close()
         await self.store.close()
 
     async def sweep(self) -> int:
-        """Do what time has made due, a bounded bite at a time, and recover what a crash left behind."""
+        """Do what time has made due, a bounded bite at a time, and begin to recover what a crash left behind."""
         # Whatever kept this loop from its heartbeat kept it from its sweep too. First say what is alive here, or we
         # would bury our own handlers, or run them a second time.
         await self.executions.renew()
@@ -149,7 +163,9 @@ class Server:
             now = self.store.now()
             decisions = await self.intents.sweep(self.policy_of, self.owner, before=now + 1)
             done += len(decisions)
-            await asyncio.gather(*(self._recover(decision) for decision in decisions if _was_recovered(decision)))
+            for decision in decisions:
+                if _was_recovered(decision) and decision.intent is not None:
+                    self._begin_recovery(decision.intent)
             if not decisions or not any(decision.changed for decision in decisions):
                 return done
 
@@ -165,20 +181,43 @@ class Server:
         if await self.store.reserved():
             await self.obligations.scan()
 
-    async def _recover(self, decision: Decision) -> None:
-        """A-34: never run again unless the endpoint says so; otherwise ask, and if nobody knows, say so for good."""
-        intent = decision.intent
-        assert intent is not None
+    def _begin_recovery(self, intent: Intent) -> None:
+        """Beside the sweep: a business side that does not answer must not keep everybody else's time from coming."""
+        key = intent.server_correlation_id
+        if key in self.recovering:  # Whoever could not renew a lease is still at it; this one ends once more.
+            return
         log.warning("recovering an intent whose lease ran out", extra=ids_of(intent))
+        task = asyncio.create_task(self._recovery(intent))
+        self.recovering[key] = task
+        task.add_done_callback(partial(self._recovered, intent))
+
+    def _recovered(self, intent: Intent, task: asyncio.Task[None]) -> None:
+        del self.recovering[intent.server_correlation_id]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, StoreError):
+            log.warning("a recovery failed and will be made again: %s", error, extra=ids_of(intent))
+        elif error is not None:
+            log.error("a recovery failed and will be made again", exc_info=error, extra=ids_of(intent))
+
+    async def _recovery(self, intent: Intent) -> None:
+        """Its lease is kept while it waits for its turn and for an answer. Cut off, it leaves the intent as it is."""
+        with self.executions.kept_alive(intent):
+            async with self._turn:
+                await self._recover(intent)
+
+    async def _recover(self, intent: Intent) -> None:
+        """A-34: never run again unless the endpoint says so; otherwise ask, and if nobody knows, say so for good."""
         policy, trace_id = self.policy_of(intent), intent.server_correlation_id
         held = await self.obligations.held_by(trace_id)
         if policy.on_crash == "rerun":
+            if self._stopping.is_set():
+                return  # Nobody would wait for it any more. Its lease ends once more.
             await self.obligations.release(held, trace_id)  # The next run reserves anew.
             self.executions.begin(intent, self._rerun)
             return
         settle, response = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status), INDETERMINATE
         if self.settings.reconcile is not None:
-            found, resource_id = await self._reconciled(intent, self.settings.reconcile)
+            found, resource_id = await self._reconciled(intent, self.settings.reconcile, policy)
             if found == "ASK_AGAIN":
                 return  # Its lease ends once more.
             if found == "COMMITTED" and await self.obligations.has_leaked(trace_id):
@@ -197,13 +236,15 @@ class Server:
             await self._settle_with(held, intent, failed, INDETERMINATE, policy)
 
     async def _reconciled(
-        self, intent: Intent, reconcile: Reconcile
+        self, intent: Intent, reconcile: Reconcile, policy: Policy
     ) -> tuple[Reconciled | Literal["ASK_AGAIN"], str | None]:
         """What the business side knows. It may be away too, so it is asked a few times before nobody knows."""
         try:
-            with self.executions.kept_alive(intent):
-                answer = reconcile(intent)
-                return await answer if inspect.isawaitable(answer) else answer
+            async with asyncio.timeout(policy.processing_timeout_ms / 1_000):
+                answer: object = reconcile(intent)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            return _understood(answer, intent)
         except Exception:
             log.exception("reconcile failed", extra=ids_of(intent))
         return ("ASK_AGAIN" if intent.fence <= MOST_RECONCILES else "UNKNOWN"), None
@@ -238,3 +279,41 @@ class Server:
 
 def _was_recovered(decision: Decision) -> bool:
     return any(step.event == RECOVERED for step in decision.steps)
+
+
+def _understood(answer: object, intent: Intent) -> Found:
+    """What ``reconcile`` said, if it has the form: what is stored of it is sent with every answer from then on."""
+    match answer:
+        case ("COMMITTED", named):
+            return "COMMITTED", _sendable(named, intent)
+        case (("NOT_DONE" | "UNKNOWN") as found, _):
+            return found, None
+    form = "('COMMITTED', resource_id), ('NOT_DONE', None) or ('UNKNOWN', None)"
+    raise TypeError(f"reconcile must answer {form}, and this {type(answer).__name__} is none of them")
+
+
+def _sendable(named: object, intent: Intent) -> str | None:
+    """A resource's id that the wire can carry (A-05), or none: that it was committed is worth more than its name."""
+    if named is None or named == "":
+        return None
+    text = str(named) if isinstance(named, int | UUID) else named
+    if isinstance(text, str) and text.isascii() and grammar.matches_resource_id(text.encode()):
+        return text
+    log.warning("reconcile named a resource by what no header can carry; its id is ours", extra=ids_of(intent))
+    return None
+
+
+async def _waited_for(tasks: Iterable[asyncio.Task[None]], within_s: float) -> set[asyncio.Task[None]]:
+    """Those that have not ended in time."""
+    waiting = [task for task in tasks if not task.done()]
+    return (await asyncio.wait(waiting, timeout=within_s))[1] if waiting else set()
+
+
+async def _ended(tasks: Iterable[asyncio.Task[None]], within_s: float) -> None:
+    """Wait for them so long, then cut them off. One that will not be cut off is not waited for either."""
+    left = await _waited_for(tasks, within_s)
+    for task in left:
+        task.cancel()
+    if left:
+        log.warning("%d tasks did not end in time and were cut off", len(left))
+        await _waited_for(left, CANCEL_S)
