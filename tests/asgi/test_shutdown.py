@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.asgi.crashed import POLICY, left_by_a_crash
-from tests.asgi.driver import SERVER, serving
+from tests.asgi.driver import SERVER, STATE, Orders, Seen, answer, serving
+from twophp.asgi.messages import Send
 from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
 
@@ -52,6 +53,36 @@ async def test_who_never_answers_about_a_crash_does_not_hold_up_the_end(tmp_path
     async with serving(store=store, policies=policies) as service:
         await service.middleware.start()
         assert await service.phase(registered.get(SERVER)) == "PROCESSING"
+
+
+async def answers_and_goes_on(app: Orders, _seen: Seen, send: Send) -> None:
+    """A handler with something left to do when it has answered, as a framework's background task is."""
+    await answer(send)
+    await app.may_go_on.wait()
+    app.entered.set()
+
+
+@pytest.mark.req("A-107")
+async def test_what_a_handler_does_after_its_answer_is_waited_for(store: str) -> None:
+    orders = Orders(behave=answers_and_goes_on)
+    async with serving(orders, store=store) as service:
+        _registered, done = await service.both()
+        assert (done.status, done.get(STATE)) == (200, "COMMITTED")
+        asyncio.get_running_loop().call_later(0.1, orders.may_go_on.set)
+        await service.middleware.stop()
+        assert orders.entered.is_set()
+
+
+async def test_what_a_handler_does_after_its_answer_is_not_waited_for_without_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    orders = Orders(behave=answers_and_goes_on)
+    async with serving(orders, drain_timeout_s=0.05) as service:
+        await service.both()
+        async with asyncio.timeout(PATIENCE_S):
+            await service.middleware.stop()
+        assert not orders.entered.is_set()
+    assert "1 handlers were still running" in caplog.text
 
 
 async def test_a_visit_that_never_ends_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

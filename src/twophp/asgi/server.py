@@ -145,7 +145,7 @@ class Server:
             self.executions.drain(within_s), _waited_for(self.recovering.values(), within_s)
         )
         if left:
-            log.warning("%d intents were still running; they are recovered when their lease ends", left)
+            log.warning("%d handlers were still running; what has no outcome is recovered when its lease ends", left)
         self._stopping.set()
         await asyncio.gather(self.outbox.close(within_s), _ended(self._loops, within_s))
         await _ended(self.recovering.values(), max(until - seconds(), 0.0))  # The last sweep may have begun some.

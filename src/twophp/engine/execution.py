@@ -195,13 +195,16 @@ class Executions:
             del self._asked_about[intent.server_correlation_id]
 
     async def drain(self, timeout_s: float) -> int:
-        """Let what runs come to its end; how many did not make it in time. Those are left to recovery (A-34)."""
-        outcomes = [execution.outcome() for execution in self._running.values()]
-        if not outcomes:
-            return 0
-        done, left = await asyncio.wait(outcomes, timeout=timeout_s)
-        for outcome in done:
-            outcome.exception()  # Looked at: the log has heard of it, and asyncio need not complain.
+        """Let what runs come to its end, what a handler does after its answer too; how much did not make it in time.
+
+        What has no outcome by then is left to recovery (A-34). As long as it has none, it has a task here.
+        """
+        seconds = asyncio.get_running_loop().time
+        until = seconds() + timeout_s
+        while left := [task for task in self._tasks if not task.done()]:
+            if (rest_s := until - seconds()) <= 0:
+                break
+            await asyncio.wait(left, timeout=rest_s)  # And look again: a settlement may have begun beside its handler.
         return len(left)
 
     async def settled(self, intent: Intent) -> Settled:
