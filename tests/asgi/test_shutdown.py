@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.asgi.crashed import POLICY, left_by_a_crash
-from tests.asgi.driver import SERVER, STATE, Orders, Seen, answer, serving
-from twophp.asgi.messages import Send
+from tests.asgi.driver import (
+    CLIENT,
+    ENABLED,
+    SERVER,
+    STATE,
+    Exchange,
+    Orders,
+    Reply,
+    Seen,
+    Service,
+    a_scope,
+    answer,
+    held,
+    serving,
+)
+from twophp import Policy
+from twophp.asgi.messages import App, Message, Receive, Scope, Send
 from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
 
@@ -95,3 +111,184 @@ async def test_a_visit_that_never_ends_does_not_hold_up_the_end(monkeypatch: pyt
         async with asyncio.timeout(PATIENCE_S):
             await service.middleware.stop()
     assert stuck.was_cut_off
+
+
+@pytest.mark.req("A-107")
+async def test_new_work_is_refused_while_the_old_comes_to_its_end(store: str) -> None:
+    orders = Orders(behave=held)
+    async with serving(orders, store=store) as service:
+        registered = await service.register()
+        waiting = await service.register("c-2")
+        confirming = asyncio.create_task(service.confirm(registered))
+        await orders.entered.wait()
+        begun = asyncio.Event()
+
+        async def stop() -> None:
+            begun.set()
+            await service.middleware.stop()
+
+        stopping = asyncio.create_task(stop())
+        await begun.wait()
+        for reply in (await service.register("c-3"), await service.confirm(waiting, "c-2")):
+            refused(reply)
+        orders.may_go_on.set()
+        await stopping
+        done = await confirming
+        assert (done.status, done.get(STATE), orders.runs) == (200, "COMMITTED", 1)
+
+
+async def test_after_the_end_nothing_is_opened_again(store: str) -> None:
+    async with serving(store=store, management_token="t" * 32) as service:
+        registered = await service.register()
+        await service.middleware.stop()
+        refused(await service.register("c-2"))
+        refused(await service.confirm(registered))
+        refused(await service.read(registered.get(SERVER) or ""))
+        assert (await service.request("GET", "/_2php/ledger")).status == 503
+        assert service.middleware._server is None
+        assert service.orders.runs == 0
+
+
+@pytest.mark.req("A-37")
+async def test_plain_requests_are_served_after_the_end_without_being_recorded(
+    store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store=store, policies=Policy.standard(transparent=True)) as service:
+        await service.middleware.start()
+        await service.middleware.stop()
+        plain = await service.request("POST", "/orders", {}, b"{}")
+        assert (plain.status, plain.ours(), service.orders.runs) == (201, {}, 1)
+        assert service.middleware._server is None
+    assert "a plain request was served without being recorded: the service is shutting down" in caplog.text
+
+
+async def test_a_request_that_is_being_read_at_the_end_is_still_registered(store: str) -> None:
+    reading, may_arrive = asyncio.Event(), asyncio.Event()
+    exchange = Exchange(b"{}")
+
+    async def slow() -> Message:
+        reading.set()
+        await may_arrive.wait()
+        return await exchange.receive()
+
+    async with serving(store=store) as service:
+        scope = a_scope("POST", "/orders", {**ENABLED, CLIENT: "c-1"})
+        registering = asyncio.ensure_future(service.app(scope, slow, exchange.send))
+        await reading.wait()
+        asyncio.get_running_loop().call_later(0.1, may_arrive.set)
+        await service.middleware.stop()
+        await registering
+        assert (exchange.reply().status, exchange.reply().get(STATE)) == (200, "WAITING_CONFIRM")
+
+
+async def test_who_never_sends_its_request_does_not_hold_up_the_end() -> None:
+    reading = asyncio.Event()
+
+    async def never() -> Message:
+        reading.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with serving(drain_timeout_s=0.05) as service:
+        scope = a_scope("POST", "/orders", {**ENABLED, CLIENT: "c-1"})
+        registering = asyncio.ensure_future(service.app(scope, never, Exchange(b"").send))
+        await reading.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            await service.middleware.stop()
+        registering.cancel()
+
+
+async def test_what_is_started_again_works_again(tmp_path: Path) -> None:
+    async with serving(app=with_a_lifespan(Orders()), store=f"sqlite:///{tmp_path}/shop.db") as service:
+        registered = None
+        for client_id in ("c-1", "c-2"):
+            life = await alive(service)
+            if registered is not None:
+                assert (await service.confirm(registered)).status == 200
+            registered, done = await service.both(client_id)
+            assert (done.status, done.get(STATE)) == (200, "COMMITTED")
+            await life.end()
+            refused(await service.register("c-3"))
+
+
+@pytest.mark.parametrize("when", ["starting", "running"])
+async def test_a_server_that_goes_on_without_the_applications_lifespan_is_served(when: str) -> None:
+    """As uvicorn does, unless it is told to insist on lifespans."""
+    orders = Orders()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await orders(scope, receive, send)
+            return
+        await receive()
+        if when == "running":
+            await send({"type": "lifespan.startup.complete"})
+        raise RuntimeError("no lifespan")
+
+    async with serving(app=app) as service:
+        with pytest.raises(RuntimeError, match="no lifespan"):
+            await (await alive(service)).over
+        assert (await service.both())[1].get(STATE) == "COMMITTED"
+
+
+async def test_an_application_that_says_nothing_at_its_end_does_not_hold_up_ours() -> None:
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+
+    async with serving(app=app) as service:
+        life = await alive(service)
+        await life.end()
+        assert life.told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+        assert service.middleware._server is None
+
+
+def refused(reply: Reply) -> None:
+    """Nothing was begun, and the client is told when to come again: by then there is another process, or a new life."""
+    assert reply.status == 503
+    assert reply.get("content-type") == "application/problem+json"
+    assert json.loads(reply.body)["code"] == "store_unavailable"
+    assert reply.get("retry-after") == "1"
+
+
+def with_a_lifespan(orders: Orders) -> App:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await orders(scope, receive, send)
+            return
+        for event in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{event}.complete"})
+
+    return app
+
+
+class Life:
+    """One lifespan as a server lives it: a start-up, and a shutdown when the test says so."""
+
+    def __init__(self, app: App) -> None:
+        self.told: list[str] = []
+        self.is_up = asyncio.Event()
+        self._events: asyncio.Queue[str] = asyncio.Queue()
+        self._events.put_nowait("lifespan.startup")
+        self.over = asyncio.ensure_future(app({"type": "lifespan", "state": {}}, self._receive, self._send))
+        self.over.add_done_callback(lambda _over: self.is_up.set())
+
+    async def end(self) -> None:
+        self._events.put_nowait("lifespan.shutdown")
+        async with asyncio.timeout(PATIENCE_S):
+            await self.over
+
+    async def _receive(self) -> Message:
+        return {"type": await self._events.get()}
+
+    async def _send(self, message: Message) -> None:
+        self.told.append(message["type"])
+        self.is_up.set()
+
+
+async def alive(service: Service) -> Life:
+    life = Life(service.app)
+    await life.is_up.wait()
+    return life

@@ -3,6 +3,8 @@
 Ours opens before the application starts and closes after it has stopped, so a handler that is still running can settle.
 What runs handlers by itself, the recovery of a crash, waits until the application has started: it may need what that
 opens.
+After a shutdown nothing is begun any more. A lifespan that ends without one, because the application's own has failed,
+is another matter: some servers serve on, and then the next request starts us again.
 An application without lifespan support, or a server that sends no lifespan events, is served as well: then the first
 request starts us, and the end of the process is a crash we are built to survive.
 """
@@ -28,11 +30,13 @@ class Lifespan:
         open_: Callable[[], Awaitable[Any]],
         start: Callable[[], Awaitable[Any]],
         stop: Callable[[], Awaitable[None]],
+        close: Callable[[], Awaitable[None]],
     ) -> None:
         self._app = app
         self._open = open_
         self._start = start
         self._stop = stop
+        self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run both, ours on the outside."""
@@ -43,7 +47,7 @@ class Lifespan:
             log.error("the ledger could not be opened: %s", error)  # noqa: TRY400 - the server shows the rest.
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             raise  # As frameworks do; some servers and test clients look for nothing else.
-        inner = _Inner(self._app, scope, startup, receive, send, self._start, self._stop)
+        inner = _Inner(self._app, scope, startup, receive, send, self._start, self._stop, self._close)
         await inner.run()
 
 
@@ -59,6 +63,7 @@ class _Inner:
         send: Send,
         start: Callable[[], Awaitable[Any]],
         stop: Callable[[], Awaitable[None]],
+        close: Callable[[], Awaitable[None]],
     ) -> None:
         self._app = app
         self._scope = scope
@@ -67,7 +72,9 @@ class _Inner:
         self._send_on = send
         self._start = start
         self._stop = stop
+        self._close = close
         self._started = False
+        self._is_shutdown = False  # The server has said so.
         self._answered = asyncio.Event()
 
     async def run(self) -> None:
@@ -75,7 +82,7 @@ class _Inner:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
             if self._first is None:  # It knows lifespans, and its own failed: the server is told what it would be told.
-                await self._stop()
+                await self._end()
                 raise
             await self._without_the_application()
             return
@@ -86,7 +93,12 @@ class _Inner:
         if self._first is not None:
             first, self._first = self._first, None
             return first
-        return await self._receive_next()
+        return await self._next()
+
+    async def _next(self) -> Message:
+        message = await self._receive_next()
+        self._is_shutdown = self._is_shutdown or message["type"] == "lifespan.shutdown"
+        return message
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "lifespan.startup.complete":
@@ -94,14 +106,18 @@ class _Inner:
             await self._start()
         elif message["type"] == "lifespan.startup.failed" or message["type"].startswith("lifespan.shutdown"):
             self._answered.set()
-            await self._stop()
+            await self._end()
         await self._send_on(message)
+
+    async def _end(self) -> None:
+        await (self._stop if self._is_shutdown else self._close)()
 
     async def _without_the_application(self) -> None:
         """The application knows no lifespan (the specification lets it raise); ours goes on alone."""
         if not self._started:
             await self._start()
             await self._send_on({"type": "lifespan.startup.complete"})
-        await self._receive_next()
+        if not self._is_shutdown:  # An application may have taken the message and gone without an answer.
+            await self._next()
         await self._stop()
         await self._send_on({"type": "lifespan.shutdown.complete"})

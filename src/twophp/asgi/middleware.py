@@ -42,7 +42,7 @@ from twophp.asgi.settings import (
     method_names,
     store_url,
 )
-from twophp.core.errors import ConfigError, TwoPHPError, WireError
+from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
 from twophp.engine.identify import Identify, anonymous
@@ -126,9 +126,10 @@ class TwoPhaseMiddleware:
         self._clock = checked_clock(clock)
         self._records_plain = any(endpoint.policy.transparent for endpoint in endpoints)
         self._starting = asyncio.Lock()
+        self._has_stopped = False  # Until a lifespan starts again, requests do not.
         self._server: Server | None = None
         self._handshake: Handshake | None = None
-        self._lifespan = Lifespan(app, self.open, self.start, self.stop)
+        self._lifespan = Lifespan(app, self.open, self.start, self.stop, self._close)
         if self._settings.allow_insecure:
             log.warning("%s accepts two-phase requests without TLS (allow_insecure)", service)
         if self._settings.late_confirm_guard is None:
@@ -170,43 +171,63 @@ class TwoPhaseMiddleware:
         await self.app(scope, receive, send)
 
     async def start(self) -> Server:
-        """Open and begin to work. Called when the application has started, or by the first request."""
+        """Open and begin to work. Called when the application has started."""
         server = await self.open()
         server.start()
         return server
 
     async def open(self) -> Server:
-        """Open what the service needs, once. An application's own lifespan may use it already."""
+        """Open what the service needs, once, also after a stop. An application's own lifespan may use it already."""
         async with self._starting:
-            if self._server is None:
-                store: Store = open_store(self._store_url, clock=self._clock)
-                vault = open_vault(self._store_url, self._keys)
-                writer = await open_ledger(store, self._settings.service, mint_uuid)
-                watched = self._observers
-                server = Server(
-                    self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told
-                )
-                self._observers.watch(store.load)
-                self._handshake = Handshake(server)
-                self._server = server
-        return self._server
+            self._has_stopped = False
+            return await self._open()
 
     async def stop(self) -> None:
-        """Finish what was begun and close."""
+        """Finish what was begun and close. Nothing new is begun from here on, unless somebody starts again."""
+        self._has_stopped = True
+        await self._close()
+
+    async def _open(self) -> Server:
+        if self._server is None:
+            store: Store = open_store(self._store_url, clock=self._clock)
+            vault = open_vault(self._store_url, self._keys)
+            writer = await open_ledger(store, self._settings.service, mint_uuid)
+            watched = self._observers
+            server = Server(self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told)
+            self._observers.watch(store.load)
+            self._handshake = Handshake(server)
+            self._server = server
+        return self._server
+
+    async def _close(self) -> None:
         async with self._starting:
             server, self._server, self._handshake = self._server, None, None
             if server is not None:
                 self._observers.watch(None)
                 await server.stop()
 
+    async def _first_request(self) -> Server:
+        """Without a lifespan the first request starts us. One after a stop must not: nobody would stop us again."""
+        self._refuse_after_stop()  # At once: the lock is held until everything has ended.
+        async with self._starting:
+            self._refuse_after_stop()
+            server = await self._open()
+        server.start()
+        return server
+
+    def _refuse_after_stop(self) -> None:
+        if self._has_stopped:
+            raise StoreUnavailable("the service is shutting down and takes no new work")
+
     async def _two_phase(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            server = self._server or await self.start()
+            server = self._server or await self._first_request()
             handshake = self._handshake
             assert handshake is not None
-            head = head_of(scope, server.store.now())
-            answering = handshake.answer(head, scope, receive)
-            answer = None if answering is None else await answering
+            with server.requests:
+                head = head_of(scope, server.store.now())
+                answering = handshake.answer(head, scope, receive)
+                answer = None if answering is None else await answering
         except Disconnected:
             return
         except TwoPHPError as error:
@@ -221,11 +242,12 @@ class TwoPhaseMiddleware:
     async def _manage(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
         """A pull by the central ledger: rows for whoever holds the management credential (draft §13.5)."""
         try:
-            server = self._server or await self.start()
+            server = self._server or await self._first_request()
             head = head_of(scope, server.store.now())
             if not self._settings.allow_insecure and effective_scheme(head, self._settings.proxies) != "https":
                 raise WireError("a pull needs TLS", code="tls_required")
-            answer = await Management(server.store, self._settings.service, token).answer(head, receive)
+            with server.requests:
+                answer = await Management(server.store, self._settings.service, token).answer(head, receive)
         except Disconnected:
             return
         except TwoPHPError as error:
@@ -240,7 +262,7 @@ class TwoPhaseMiddleware:
 
     async def _opened(self) -> tuple[Server, Handshake]:
         try:
-            server = self._server or await self.start()
+            server = self._server or await self._first_request()
         except TwoPHPError as error:
             raise NotRegistered from error
         assert self._handshake is not None
@@ -251,8 +273,9 @@ class TwoPhaseMiddleware:
         rewindable = Rewindable(receive)
         try:
             server, handshake = await self._opened()
-            head = head_of(scope, server.store.now())
-            answer = await handshake.transparent(endpoint, head, scope, rewindable)
+            with server.requests:
+                head = head_of(scope, server.store.now())
+                answer = await handshake.transparent(endpoint, head, scope, rewindable)
         except Disconnected:
             return
         except NotRegistered as error:

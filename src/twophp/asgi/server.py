@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Literal
 from uuid import UUID
@@ -54,6 +55,31 @@ HANDLER_FAILED: Final = _stored("handler_failed")
 INDETERMINATE: Final = _stored("outcome_indeterminate")
 
 
+class UnderWay:
+    """The requests that are being answered: they need the store until they are."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none_left: asyncio.Event | None = None
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, *_how: object) -> None:
+        self._count -= 1
+        if self._none_left is not None and not self._count:
+            self._none_left.set()
+
+    async def ended(self, within_s: float) -> None:
+        """Wait for the last of them, so long."""
+        if not self._count:
+            return
+        self._none_left = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._none_left.wait()
+
+
 class Server:
     """Everything that exists between start-up and shutdown."""
 
@@ -100,6 +126,7 @@ class Server:
             max_result_bytes=settings.max_result_bytes,
             obligations=self.obligations,
         )
+        self.requests = UnderWay()
         self.recovering: dict[str, asyncio.Task[None]] = {}  # By server correlation id.
         self._turn = asyncio.Semaphore(MOST_AT_ONCE)
         self._stopping = asyncio.Event()
@@ -141,8 +168,10 @@ class Server:
         seconds, within_s = asyncio.get_running_loop().time, self.settings.drain_timeout_s
         until = seconds() + within_s
         # The heartbeat goes on meanwhile: what is at its end is not to be taken over by somebody else.
+        await self.requests.ended(within_s)
+        rest_s = max(until - seconds(), 0.0)
         left, _unknown = await asyncio.gather(
-            self.executions.drain(within_s), _waited_for(self.recovering.values(), within_s)
+            self.executions.drain(rest_s), _waited_for(self.recovering.values(), rest_s)
         )
         if left:
             log.warning("%d handlers were still running; what has no outcome is recovered when its lease ends", left)
