@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.asgi.driver import MESSAGE, SERVER, STATE, Behaviour, Orders, Seen, Service, answer, serving
+from tests.asgi.driver import MESSAGE, SERVER, STATE, Behaviour, Orders, Seen, Service, answer, created, serving
 from twophp import Policy, current_intent
 from twophp.asgi.messages import Send
 from twophp.stores.sqlite.verify import verify
@@ -24,7 +24,7 @@ COUNT = "SELECT count(*) FROM shop"
 
 
 @asynccontextmanager
-async def shopping(tmp_path: Path, behave: Behaviour, **settings: Any) -> AsyncIterator[Service]:
+async def shopping(tmp_path: Path, behave: Behaviour = created, **settings: Any) -> AsyncIterator[Service]:
     """A service whose ledger file has a business table in it."""
     async with serving(Orders(behave), store=f"sqlite:///{tmp_path}/shop.db", **settings) as service:
         await service.rows()

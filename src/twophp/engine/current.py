@@ -54,22 +54,21 @@ class _Scope:
         self._transaction = Transaction()
 
     async def __aenter__(self) -> Transaction:
-        return self._transaction
+        return self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._running.statements.extend(self._transaction.statements)
+        self._running.left(self._transaction.statements, well=kind is None)
 
     def __enter__(self) -> Transaction:
+        self._running.entered()
         return self._transaction
 
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._running.statements.extend(self._transaction.statements)
+        self._running.left(self._transaction.statements, well=kind is None)
 
 
 class RunningIntent:
@@ -77,7 +76,12 @@ class RunningIntent:
 
     resource_id: str | None = None
     transaction_reference: str | None = None
+    has_answered = False  # What it has answered counts on the rows of every block that is still open.
+    is_broken = False  # Such a block ended badly: there are no rows, so there must be no success either.
     _bound: BoundObligations | None = None  # Made when the handler first asks for it.
+    _is_closed = False
+    _open_blocks = 0
+    _all_left: Callable[[], object] | None = None  # Whom to tell when no block is open any more.
 
     def __init__(
         self, intent: Intent, *, provisional_resource_id: str, takes_statements: bool, bind: Bind | None = None
@@ -105,8 +109,20 @@ class RunningIntent:
     def close(self) -> BoundObligations | None:
         """The handler has answered: from here on nothing new is bound. What was is to be settled with the intent."""
         with _binding:
-            self._bind = None
+            self._close()
             return self._bound
+
+    def close_unless_open(self, all_left: Callable[[], object]) -> bool:
+        """Close, unless a transaction's block is open: then ``all_left`` is called, in any thread, when none is."""
+        with _binding:  # Or a block could be entered between the look and the closing, and its rows would be lost.
+            if self._open_blocks:
+                self._all_left = all_left
+                return False
+            self._close()
+            return True
+
+    def _close(self) -> None:
+        self._bind, self._is_closed, self._all_left = None, True, None
 
     def transaction(self) -> _Scope:
         """Settle business rows together with the intent. Needs a store that runs SQL."""
@@ -115,10 +131,37 @@ class RunningIntent:
             raise ConfigError(message, code="no_transactions")
         return _Scope(self)
 
+    def entered(self) -> None:
+        """A transaction's block has begun: the outcome waits for its rows."""
+        with _binding:
+            if self._is_closed:
+                raise _too_late()
+            self._open_blocks += 1
+
+    def left(self, statements: list[Statement], *, well: bool) -> None:
+        """A transaction's block has ended. One that ends after the intent was settled says so: its rows are lost."""
+        with _binding:
+            self._open_blocks -= 1
+            if well and statements and self._is_closed:
+                raise _too_late()
+            if well:
+                self.statements.extend(statements)
+            elif statements and self.has_answered:
+                self.is_broken = True
+            all_left = None if self._open_blocks else self._all_left
+            if all_left is not None:
+                self._all_left = None
+        if all_left is not None:
+            all_left()
+
     def created(self, resource_id: str) -> Self:
         """Name the resource; without it the answer's Location, its JSON ``id`` or the path tells (A-05)."""
         self.resource_id = resource_id
         return self
+
+
+def _too_late() -> Refused:
+    return Refused("the intent is settled; no business row can be written with it", code="intent_not_running")
 
 
 _current: Final[ContextVar[RunningIntent | None]] = ContextVar("twophp_current_intent", default=None)

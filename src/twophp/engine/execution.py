@@ -266,13 +266,20 @@ class Executions:
 
     def _answered(self, execution: Execution, work: Work, context: Context, response: StoredResponse) -> None:
         """Most handlers are over as soon as they have answered; one that goes on is settled beside it."""
-        execution.said = response
+        execution.said, execution.running.has_answered = response, True
         self._loop.call_soon(self._settle_beside, execution, work, context=context)
 
     def _settle_beside(self, execution: Execution, work: Work) -> None:
-        if not execution.is_over:
+        """A block of business rows may still be open here, as that of a dependency which is left after the answer.
+
+        Its rows belong to this outcome, so the outcome waits for them: until no block is open, or the handler returns.
+        """
+        if execution.is_over:
+            return
+        again = partial(self._loop.call_soon_threadsafe, self._settle_beside, execution, work, context=copy_context())
+        if execution.running.close_unless_open(again):
             execution.is_settling = True
-            task = asyncio.get_running_loop().create_task(self._settled_beside(execution, work))
+            task = self._loop.create_task(self._settled_beside(execution, work))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -298,6 +305,9 @@ class Executions:
     async def _settle(self, intent: Intent, work: Work, response: StoredResponse) -> Settled:
         bound = work.running.close()
         held = () if bound is None else await bound.close()
+        if work.running.is_broken and response.status < FAILURE_STATUS:
+            log.warning("the business rows of %s were given up after its answer", intent.service_endpoint)
+            response = self._failed
         try:
             return await self._write(intent, work, response, held)
         except StoreUnavailable:
