@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from hmac import compare_digest
@@ -16,9 +17,11 @@ from twophp.core.intent import SETTLED, Intent, Mode, Phase
 from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
 from twophp.engine.exchange import OF_THE_MOMENT, StoredResponse
-from twophp.engine.execution import FAILURE_STATUS, NameResource, Settled, Work
+from twophp.engine.execution import FAILURE_STATUS, NameResource, Settled, Work, ids_of
 from twophp.wire import emit, fields, grammar
 from twophp.wire.problem import PROBLEMS, Problem, problem
+
+log: Final = logging.getLogger("twophp.server")
 
 OK: Final = 200
 ACCEPTED: Final = 202
@@ -168,13 +171,15 @@ def naming(extract: ResourceId | None) -> NameResource:
 
 def name_resource(extract: ResourceId, work: Work, response: StoredResponse) -> str:
     """The resource's id (A-05): the first of several places that has one the wire can carry."""
-    for candidate in _candidates(extract, work, response):
-        if candidate and grammar.matches_resource_id(candidate.encode("utf-8", "replace")):
-            return candidate
+    for found in _candidates(extract, work, response):
+        name = str(found) if isinstance(found, int) else found
+        if isinstance(name, str) and name and grammar.matches_resource_id(name.encode("utf-8", "replace")):
+            return name
     return work.intent.server_correlation_id
 
 
-def _candidates(extract: ResourceId, work: Work, response: StoredResponse) -> Iterator[str | None]:
+def _candidates(extract: ResourceId, work: Work, response: StoredResponse) -> Iterator[object]:
+    """What stands in each place. Handlers and extractors are the service's own, so it may be anything."""
     if work.running.resource_id is not None:
         yield work.running.resource_id
     named, location = _named(response)
@@ -182,9 +187,18 @@ def _candidates(extract: ResourceId, work: Work, response: StoredResponse) -> It
         yield named
     if location is not None:
         yield _last_segment(location)
-    yield extract(response)
+    yield _extracted(extract, work, response)
     if work.request.method != "POST":
         yield _last_segment(work.request.raw_path.decode("latin-1"))
+
+
+def _extracted(extract: ResourceId, work: Work, response: StoredResponse) -> object:
+    """An extractor that fails finds nothing: what the handler did is done, and the id comes from elsewhere (A-05)."""
+    try:
+        return extract(response)
+    except Exception:
+        log.exception("resource_id failed", extra=ids_of(work.intent))
+        return None
 
 
 def _named(response: StoredResponse) -> tuple[str | None, str | None]:

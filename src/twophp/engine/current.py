@@ -154,9 +154,11 @@ class RunningIntent:
         if all_left is not None:
             all_left()
 
-    def created(self, resource_id: str) -> Self:
+    def created(self, resource_id: str | int) -> Self:
         """Name the resource; without it the answer's Location, its JSON ``id`` or the path tells (A-05)."""
-        self.resource_id = resource_id
+        if not isinstance(resource_id, str | int):  # Said here, where the handler can still do something about it.
+            raise ConfigError("a resource's id is a text or a number", code="bad_resource_id")
+        self.resource_id = resource_id if isinstance(resource_id, str) else str(resource_id)
         return self
 
 

@@ -20,7 +20,7 @@ import msgspec
 from twophp.core.errors import Refused, StoreError, StoreUnavailable, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.obligation import ObligationError
-from twophp.core.phase import FENCE_LOST, Decision, Settle
+from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision, Settle
 from twophp.core.policy import Policy
 from twophp.engine.bound import BoundObligations
 from twophp.engine.current import RunningIntent, make_current
@@ -48,6 +48,7 @@ FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
 
 FAILURE_STATUS: Final = 400  # below it the handler succeeded.
+_DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -305,10 +306,10 @@ class Executions:
     async def _settle(self, intent: Intent, work: Work, response: StoredResponse) -> Settled:
         bound = work.running.close()
         held = () if bound is None else await bound.close()
-        if work.running.is_broken and response.status < FAILURE_STATUS:
-            log.warning("the business rows of %s were given up after its answer", intent.service_endpoint)
-            response = self._failed
         try:
+            if work.running.is_broken and response.status < FAILURE_STATUS:
+                log.warning("the business rows of %s were given up after its answer", intent.service_endpoint)
+                response = self._failed
             return await self._write(intent, work, response, held)
         except StoreUnavailable:
             raise
@@ -321,6 +322,13 @@ class Executions:
             return await self._write(intent, work, self._failed, held)
         except ObligationError as error:  # It came too late for one of them, or somebody has rolled it back: as above.
             log.warning("an obligation of %s cannot be committed: %s", intent.service_endpoint, error)
+            return await self._write(intent, work, self._failed, held)
+        except TwoPHPError:
+            raise
+        except Exception:
+            # Something the handler said cannot be written, and never will be: recovery would only meet it again.
+            log.exception("the outcome of %s cannot be written", intent.service_endpoint, extra=ids_of(intent))
+            work.running.transaction_reference = None
             return await self._write(intent, work, self._failed, held)
 
     async def _write(self, intent: Intent, work: Work, response: StoredResponse, held: Held) -> Settled:
@@ -344,7 +352,7 @@ class Executions:
             self._obligations.tell(also.decisions)
         assert decision.intent is not None
         code = decision.code
-        if code == FENCE_LOST:  # Somebody took over; what they decided is what is true.
+        if code in _DECIDED:  # Somebody took over, or it was us, before we stumbled: what is written is true.
             return await self._decided_elsewhere(decision.intent)
         if code is not None:
             raise TwoPHPError(f"the outcome was refused: {code}", code=code)

@@ -1,0 +1,128 @@
+"""A handler that has answered is settled, whatever it said beside its answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.asgi.driver import MESSAGE, RESOURCE, SERVER, STATE, Orders, Seen, answer, serving
+from tests.asgi.test_transactions import ADD, rows, shopping
+from twophp import current_intent
+from twophp.asgi.messages import Send
+from twophp.core.errors import ConfigError
+from twophp.engine.current import RunningIntent
+from twophp.engine.exchange import StoredResponse
+from twophp.engine.execution import Settled
+
+pytestmark = pytest.mark.anyio
+
+
+def running() -> RunningIntent:
+    intent = current_intent()
+    assert intent is not None
+    return intent
+
+
+@pytest.mark.req("A-05")
+async def test_a_number_names_a_resource_as_well_as_a_text() -> None:
+    async def numbered(_app: Orders, _seen: Seen, send: Send) -> None:
+        running().created(42)
+        await answer(send)
+
+    async with serving(Orders(numbered)) as service:
+        _registered, done = await service.both()
+        assert (done.get(STATE), done.get(RESOURCE)) == ("COMMITTED", "42")
+
+
+@pytest.mark.req("A-05")
+@pytest.mark.parametrize("name", [None, 4.2, b"42", UUID(int=42), ["42"]])
+async def test_what_cannot_name_a_resource_is_refused_in_the_handler(name: Any) -> None:
+    told: list[str] = []
+
+    async def naming(_app: Orders, _seen: Seen, send: Send) -> None:
+        try:
+            running().created(name)
+        except ConfigError as error:
+            told.append(error.code)
+        await answer(send)
+
+    async with serving(Orders(naming)) as service:
+        _registered, done = await service.both()
+        assert (told, done.get(STATE), done.get(RESOURCE)) == (["bad_resource_id"], "COMMITTED", "7")
+
+
+def raises(response: StoredResponse) -> str | None:
+    raise KeyError(response.status)
+
+
+@pytest.mark.req("A-05")
+@pytest.mark.parametrize(
+    ("extract", "found"), [(raises, None), (lambda _response: 7, "7"), (lambda _response: b"7", None)]
+)
+async def test_an_extractor_that_errs_costs_no_outcome(extract: Any, found: str | None) -> None:
+    async def plain(_app: Orders, _seen: Seen, send: Send) -> None:
+        await answer(send, headers={})
+
+    async with serving(Orders(plain), resource_id=extract) as service:
+        registered, done = await service.both()
+        assert (done.status, done.get(STATE)) == (200, "COMMITTED")
+        assert done.get(RESOURCE) == (found or registered.get(SERVER))
+
+
+@pytest.mark.req("A-05")
+@pytest.mark.parametrize(("name", "found"), [(42, "42"), (b"42", "7")])
+async def test_a_name_of_another_kind_that_was_set_by_hand_costs_no_outcome(name: Any, found: str) -> None:
+    async def naming(_app: Orders, _seen: Seen, send: Send) -> None:
+        running().resource_id = name
+        await answer(send)
+
+    async with serving(Orders(naming)) as service:
+        _registered, done = await service.both()
+        assert (done.get(STATE), done.get(RESOURCE)) == ("COMMITTED", found)
+
+
+@pytest.mark.req("A-108", "A-34")
+@pytest.mark.parametrize("what", ["status", "reference"])
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_what_cannot_be_written_fails_once_and_for_good(what: str, goes_on: bool, tmp_path: Path) -> None:
+    """Left to recovery it would be met again, by an endpoint that runs again without end."""
+
+    async def erring(app: Orders, _seen: Seen, send: Send) -> None:
+        async with running().transaction() as tx:
+            tx.execute(ADD, ("one", "a"))
+        status: Any = 201
+        if what == "status":
+            status = "201"
+        else:
+            running().transaction_reference = object()  # type: ignore[assignment]
+        await answer(send, status)
+        if goes_on:
+            await app.may_go_on.wait()
+
+    async with shopping(tmp_path, erring) as service:
+        registered, failed = await service.both()
+        assert (failed.status, failed.get(STATE), failed.get(MESSAGE)) == (500, "FAILED", "Processing failed.")
+        assert await service.confirm(registered) == failed
+        assert (rows(tmp_path), service.orders.runs) == (0, 1)
+
+
+@pytest.mark.req("A-34")
+async def test_who_stumbles_after_the_commit_answers_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as service:
+        registered = await service.register()
+        executions = service.server.executions
+        remember = executions._remember
+        stumbled: list[Settled] = []
+
+        def stumbling(settled: Settled) -> Settled:
+            if not stumbled:
+                stumbled.append(settled)
+                raise ZeroDivisionError
+            return remember(settled)
+
+        monkeypatch.setattr(executions, "_remember", stumbling)
+        done = await service.confirm(registered)
+        assert (done.status, done.get(STATE), len(stumbled)) == (200, "COMMITTED", 1)
