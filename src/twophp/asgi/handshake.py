@@ -12,7 +12,7 @@ from typing import Final
 from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path
 from twophp.asgi.outgoing import acknowledgement
-from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request
+from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request, surroundings
 from twophp.asgi.server import Server
 from twophp.asgi.settings import LateConfirmGuard, Prevalidate
 from twophp.core.errors import Refused, StoreError, TwoPHPError, Unauthenticated, WireError
@@ -205,7 +205,10 @@ class Handshake:
         """The one change that makes an intent durable (draft §9.5)."""
         command = self._register_command(asked, head, principal, scope, body, policy, is_plain=is_plain)
         request = stored_request(head, scope, body, self._settings.stored_headers)
-        self._server.executions.expect(command.server_correlation_id, request)
+        executions = self._server.executions
+        executions.expect(command.server_correlation_id, request)
+        if executions.around is None:  # No lifespan came by, as inside a mount: a live request has to tell.
+            executions.around = surroundings(scope)
         if asked.callback is None:
             return self._server.intents.register(command, encode(request), policy)
         return self._registered_and_owed(command, asked.callback, encode(request), policy)

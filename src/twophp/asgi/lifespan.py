@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
+from twophp.asgi.server import Server
 
 log: Final = logging.getLogger("twophp.server")
 
@@ -27,7 +28,7 @@ class Lifespan:
     def __init__(
         self,
         app: App,
-        open_: Callable[[], Awaitable[Any]],
+        open_: Callable[[], Awaitable[Server]],
         start: Callable[[], Awaitable[Any]],
         stop: Callable[[], Awaitable[None]],
         close: Callable[[], Awaitable[None]],
@@ -42,11 +43,12 @@ class Lifespan:
         """Run both, ours on the outside."""
         startup = await receive()
         try:
-            await self._open()
+            server = await self._open()
         except Exception as error:
             log.error("the ledger could not be opened: %s", error)  # noqa: TRY400 - the server shows the rest.
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             raise  # As frameworks do; some servers and test clients look for nothing else.
+        server.executions.around = scope  # The application is about to put there what its handlers work with.
         inner = _Inner(self._app, scope, startup, receive, send, self._start, self._stop, self._close)
         await inner.run()
 

@@ -45,7 +45,13 @@ def stored_request(head: Head, scope: Scope, body: bytes, extra: frozenset[bytes
     """What is kept of a Phase 1 request."""
     headers = tuple([(name, value) for name, value in scope["headers"] if _part(name, extra) == "registered"])
     query: bytes = scope.get("query_string", b"")
-    return StoredRequest(head.method, scope["path"], head.path.encode("latin-1"), query, headers, body)
+    path, root_path = head.path.encode("latin-1"), scope.get("root_path", "")
+    return StoredRequest(head.method, scope["path"], path, query, headers, body, root_path)
+
+
+def surroundings(live: Scope) -> Scope:
+    """What a live request tells of every other one: whose it is. Its state may well name the one who asks (A-03)."""
+    return {"app": live["app"]} if "app" in live else {}
 
 
 def replayed_scope(live: Scope, work: Work, extra: frozenset[bytes]) -> Scope:
@@ -82,19 +88,23 @@ def _offered(live: Scope, work: Work) -> Scope:
     }
 
 
-def bare_scope(work: Work) -> Scope:
-    """A scope without a live request, for re-running after a crash (``on_crash="rerun"``)."""
-    return {
+def bare_scope(work: Work, around: Scope) -> Scope:
+    """A scope without a live request, for re-running after a crash (``on_crash="rerun"``).
+
+    ``around`` is the scope of the lifespan, or what is known of it: frameworks keep there what a handler works with.
+    """
+    live: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "scheme": "https",
-        "root_path": "",
+        "root_path": work.request.root_path,
         "client": None,
         "server": None,
         "headers": [],
-        **replayed_scope({"headers": []}, work, frozenset()),
+        **{name: around[name] for name in ("app", "state") if name in around},
     }
+    return replayed_scope(live, work, frozenset())
 
 
 class Replay:

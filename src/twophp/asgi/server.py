@@ -288,7 +288,8 @@ class Server:
             self.obligations.tell(also.decisions)
 
     async def _rerun(self, work: Work, answered: Answered) -> None:
-        await Replay(self.app, bare_scope(work), work.request.body, answered).run()
+        scope = bare_scope(work, self.executions.around or {})
+        await Replay(self.app, scope, work.request.body, answered).run()
 
     async def _every(self, interval_s: float, visit: Callable[[], Awaitable[object]]) -> None:
         """Come by until stopped. A store that is away for a while is no reason to give up coming."""

@@ -40,6 +40,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     query: bytes
     headers: RawHeaders
     body: bytes
+    root_path: str = ""  # The last, with a default: requests that were sealed before it was kept still open.
 
 
 class StoredResponse(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
@@ -117,6 +117,8 @@ NameResource: TypeAlias = Callable[[Work, StoredResponse], str]
 
 class Executions:
     """Everything this process is executing right now."""
+
+    around: MutableMapping[str, Any] | None = None  # What an edge keeps for a handler that is run without a request.
 
     def __init__(
         self,
