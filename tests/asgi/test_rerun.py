@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
+from tests.asgi.crashed import confirmed_by_the_dead
 from tests.asgi.driver import CLIENT, ENABLED, OUTGOING, SERVER, STATE, Clock, Orders, Service, a_scope
-from tests.asgi.test_recovery import confirmed_by_the_dead
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.messages import App, Message

@@ -10,7 +10,7 @@ import pytest
 
 from tests.asgi.driver import MESSAGE, RESOURCE, SERVER, STATE, Orders, Seen, answer, serving
 from tests.asgi.test_transactions import ADD, rows, shopping
-from twophp import current_intent
+from twophp import KeyRing, current_intent
 from twophp.asgi.messages import Send
 from twophp.core.errors import ConfigError
 from twophp.engine.current import RunningIntent
@@ -52,6 +52,19 @@ async def test_what_cannot_name_a_resource_is_refused_in_the_handler(name: Any) 
     async with serving(Orders(naming)) as service:
         _registered, done = await service.both()
         assert (told, done.get(STATE), done.get(RESOURCE)) == (["bad_resource_id"], "COMMITTED", "7")
+
+
+@pytest.mark.req("A-62", "A-34")
+async def test_a_request_that_cannot_be_opened_does_not_run_and_says_so_at_once(tmp_path: Path) -> None:
+    """As with a ring that lacks its key: to wait for a lease would only make it look as if something might have run."""
+    store = f"sqlite:///{tmp_path}/shop.db"
+    async with serving(store=store, keys=KeyRing({"old": b"o" * 32}, active="old")) as before:
+        registered = await before.register()
+    async with serving(store=store, keys=KeyRing({"new": b"n" * 32}, active="new")) as service:
+        done = await service.confirm(registered)
+        assert (done.status, done.get(STATE), service.orders.runs) == (500, "FAILED", 0)
+        assert b"indeterminate" not in done.body
+        assert await service.confirm(registered) == done
 
 
 def raises(response: StoredResponse) -> str | None:

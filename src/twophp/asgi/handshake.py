@@ -50,6 +50,7 @@ class Handshake:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._settings = server.settings
+        self._executions = server.executions
         self._guard = server.settings.late_confirm_guard
         # Without a guard re-authentication is what is left, and Phase 2 has been through it, if there is anybody to
         # authenticate (A-24).
@@ -64,6 +65,8 @@ class Handshake:
         No coroutine: whatever does not wait is over before the first one begins, and none waits in vain.
         """
         settings, path = self._settings, route_path(scope, head.path)
+        if self._executions.around is None:  # No lifespan came by, as inside a mount: a live request has to tell.
+            self._executions.around = surroundings(scope)
         endpoint = settings.endpoints.match(head.method, path)
         if head.method in _READS:
             if not asks_for_status(scope["headers"]):
@@ -205,10 +208,7 @@ class Handshake:
         """The one change that makes an intent durable (draft §9.5)."""
         command = self._register_command(asked, head, principal, scope, body, policy, is_plain=is_plain)
         request = stored_request(head, scope, body, self._settings.stored_headers)
-        executions = self._server.executions
-        executions.expect(command.server_correlation_id, request)
-        if executions.around is None:  # No lifespan came by, as inside a mount: a live request has to tell.
-            executions.around = surroundings(scope)
+        self._executions.expect(command.server_correlation_id, request)
         if asked.callback is None:
             return self._server.intents.register(command, encode(request), policy)
         return self._registered_and_owed(command, asked.callback, encode(request), policy)
@@ -280,7 +280,7 @@ class Handshake:
     ) -> Answer | None:
         began, server, guard = self._seconds() if self._times else 0.0, self._server, self._guard
         await read_body(head, receive, CONFIRM_BODY_LIMIT)
-        recalled = server.executions.recall(asked.server_correlation_id)
+        recalled = self._executions.recall(asked.server_correlation_id)
         if recalled is not None and self._may_be_repeated(recalled.intent, asked, head, principal):
             server.observer.replayed(recalled.intent)
             return self._final(recalled)
@@ -359,7 +359,7 @@ class Handshake:
         if not compare_digest(intent.principal, principal):
             _audit("status read", intent)
             raise Refused("another identity's intent", code=OTHER_IDENTITY)
-        settled = await server.executions.settled(intent) if answers.has_outcome(intent) else None
+        settled = await self._executions.settled(intent) if answers.has_outcome(intent) else None
         return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
 
     def _final(self, settled: Settled) -> Answer:
@@ -384,7 +384,7 @@ class Handshake:
                 app_scope = replayed_scope(scope, work, self._settings.stored_headers)
             return Replay(self._server.app, app_scope, work.request.body, answered).run()
 
-        return self._server.executions.begin(intent, handler)
+        return self._executions.begin(intent, handler)
 
     async def _run(self, intent: Intent, scope: Scope) -> Answer:
         """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""

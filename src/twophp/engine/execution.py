@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from twophp.core.errors import Refused, StoreError, StoreUnavailable, Tampered, TwoPHPError
+from twophp.core.errors import KeyMissing, Refused, StoreError, StoreUnavailable, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.obligation import ObligationError
 from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision, Settle
@@ -302,7 +302,13 @@ class Executions:
         execution.ended(settled, error)
 
     async def _stored_request(self, intent: Intent) -> StoredRequest | None:
-        payload = await self._intents.payload(intent)
+        """None if there is nothing to run. What cannot be opened never runs, and waiting would not mend it."""
+        try:
+            payload = await self._intents.payload(intent)
+        except (KeyMissing, Tampered) as error:
+            where = intent.service_endpoint
+            log.error("a request to %s cannot be opened and does not run: %s", where, error, extra=ids_of(intent))  # noqa: TRY400
+            return None
         return None if payload is None else decode_request(payload)
 
     async def _settle(self, intent: Intent, work: Work, response: StoredResponse) -> Settled:
