@@ -115,3 +115,11 @@ def test_the_ttl_in_force_is_always_positive_and_never_over_the_cap(wish: int | 
     policy = Policy.standard(allow_shorter_ttl=shorter)
     floor = 1 if shorter else policy.ttl_ms
     assert floor <= policy.effective_ttl_ms(wish) <= policy.max_ttl_ms
+
+
+@pytest.mark.parametrize(
+    ("wrong", "choices"), [({"mode": "asynch"}, "sync, async"), ({"on_crash": "retry"}, "fail, rerun")]
+)
+def test_where_one_of_a_few_was_meant_the_error_names_them(wrong: dict[str, Any], choices: str) -> None:
+    with pytest.raises(ConfigError, match=f"one of {choices}"):
+        Policy.standard(**wrong)

@@ -130,7 +130,7 @@ class Replay:
         except Exception:
             if not self._is_complete:
                 raise
-            log.exception("the application failed after its answer was complete")
+            log.exception("the application raised beside its answer, which is complete: %d", self._status)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -6,7 +6,7 @@ The three presets are the draft's recommended defaults (§12.3). Every timer sta
 
 from __future__ import annotations
 
-from typing import Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 import msgspec
 
@@ -22,6 +22,19 @@ MAX_REQUESTED_TTL_MS = 2**53
 ReplayPolicy: TypeAlias = Literal["REJECT", "REUSE"]
 ServeMode: TypeAlias = Literal["sync", "async"]
 CrashPolicy: TypeAlias = Literal["fail", "rerun"]
+
+
+_CHOICES: Final = {
+    "mode": get_args(ServeMode),
+    "replay": get_args(ReplayPolicy),
+    "on_crash": get_args(CrashPolicy),
+}
+
+
+def _in_words(problem: str) -> str:
+    """Msgspec's words, and where one of a few was meant, which."""
+    name = problem.rpartition("`$.")[2].rstrip("`")
+    return f"{problem}: one of {', '.join(_CHOICES[name])}" if name in _CHOICES else problem
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +103,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(defaults | changes, cls)
         except msgspec.ValidationError as error:
-            raise ConfigError(str(error), code="bad_policy") from error
+            raise ConfigError(_in_words(str(error)), code="bad_policy") from error
 
     def effective_ttl_ms(self, requested_ttl_ms: int | None) -> int:
         """The TTL in force: a wish may lengthen it up to the cap, and shorten it only where allowed (A-23)."""

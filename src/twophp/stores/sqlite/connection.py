@@ -50,6 +50,12 @@ _ERRORS: Final[tuple[tuple[type[apsw.Error], type[TwoPHPError], str, str], ...]]
     (apsw.NotADBError, SchemaMismatch, "not_a_database", "the file is not a database"),
     (apsw.CorruptError, StoreError, "store_corrupt", "the database is damaged"),
     (apsw.ConstraintError, StoreError, "constraint", "the change breaks a constraint"),
+    (
+        apsw.AuthError,
+        StoreError,
+        "not_allowed",
+        "no statement may end the transaction, set a PRAGMA or attach a file",
+    ),
     (apsw.TooBigError, StoreError, "too_big", "a value is too big for the database"),
 )
 
