@@ -155,3 +155,16 @@ async def test_no_block_begins_once_the_answer_is_being_settled(tmp_path: Path) 
         service.orders.may_go_on.set()
         await service.orders.entered.wait()
         assert (told, rows(tmp_path)) == (["intent_not_running"], 0)
+
+
+@pytest.mark.req("A-34")
+async def test_a_block_that_breaks_after_the_answer_fails_it_though_it_held_no_row_yet(tmp_path: Path) -> None:
+    async def breaks(_app: Orders, _seen: Seen, send: Send) -> None:
+        with suppress(ZeroDivisionError):
+            async with running().transaction() as tx:
+                await answer(send)
+                tx.execute(ADD, ("one", str(1 // 0)))
+
+    async with shopping(tmp_path, breaks) as service:
+        _registered, done = await service.both()
+        assert (done.status, done.get(STATE), rows(tmp_path)) == (500, "FAILED", 0)

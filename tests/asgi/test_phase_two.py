@@ -320,4 +320,4 @@ async def test_background_work_is_not_waited_for(caplog: pytest.LogCaptureFixtur
             service.orders.may_go_on.set()
             await service.orders.entered.wait()
             await asyncio.sleep(0)
-        assert "after its answer was complete" in caplog.text
+        assert "raised beside its answer, which is complete: 201" in caplog.text

@@ -113,7 +113,7 @@ async def test_one_text_is_one_header_and_one_method() -> None:
         ({"rules": None}, r"rules must be an EgressRules\(\.\.\.\), not None"),
         ({"tries": 5}, r"tries must be a Tries\(\.\.\.\), not 5"),
         ({"hooks": None}, r"hooks must be a Hooks\(\), not None"),
-        ({"ssl_context": "x"}, "ssl_context must be an ssl.SSLContext, or None, not 'x'"),
+        ({"ssl_context": "x"}, "ssl_context must be an ssl.SSLContext, or None, not of type str"),
         ({"resolver": None}, "resolver must be a callable, not None"),
         ({"fire_barrier": "foo"}, "fire_barrier is 'started' or 'sent'"),
         ({"hosts_of": None}, "hosts_of must be a mapping of identities to hosts, not None"),
@@ -166,3 +166,14 @@ def test_a_bad_secret_of_the_environment_is_said_when_the_middleware_is_made(mon
     with pytest.raises(ConfigError) as refusal:
         made()
     assert refusal.value.code == "bad_webhook_secret"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"outgoing": {"webhook_secrets": ["whsec_c2VjcmV0"]}}, {"central": ["https://u:c2VjcmV0@central.example"]}],
+)
+async def test_what_may_hold_a_secret_is_not_quoted(wrong: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        async with serving(**wrong):
+            pass
+    assert "c2VjcmV0" not in str(refusal.value) + caplog.text

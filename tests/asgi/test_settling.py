@@ -8,14 +8,16 @@ from uuid import UUID
 
 import pytest
 
+from tests.asgi.crashed import confirmed_by_the_dead, swept
 from tests.asgi.driver import MESSAGE, RESOURCE, SERVER, STATE, Orders, Seen, answer, serving
 from tests.asgi.test_transactions import ADD, rows, shopping
-from twophp import KeyRing, current_intent
+from twophp import KeyRing, Policy, current_intent
 from twophp.asgi.messages import Send
 from twophp.core.errors import ConfigError
 from twophp.engine.current import RunningIntent
 from twophp.engine.exchange import StoredResponse
 from twophp.engine.execution import Settled
+from twophp.stores.sqlite.verify import verify
 
 pytestmark = pytest.mark.anyio
 
@@ -98,19 +100,14 @@ async def test_a_name_of_another_kind_that_was_set_by_hand_costs_no_outcome(name
 
 
 @pytest.mark.req("A-108", "A-34")
-@pytest.mark.parametrize("what", ["status", "reference"])
 @pytest.mark.parametrize("goes_on", [False, True])
-async def test_what_cannot_be_written_fails_once_and_for_good(what: str, goes_on: bool, tmp_path: Path) -> None:
+async def test_what_cannot_be_written_fails_once_and_for_good(goes_on: bool, tmp_path: Path) -> None:
     """Left to recovery it would be met again, by an endpoint that runs again without end."""
 
     async def erring(app: Orders, _seen: Seen, send: Send) -> None:
         async with running().transaction() as tx:
             tx.execute(ADD, ("one", "a"))
-        status: Any = 201
-        if what == "status":
-            status = "201"
-        else:
-            running().transaction_reference = object()  # type: ignore[assignment]
+        status: Any = "201"
         await answer(send, status)
         if goes_on:
             await app.may_go_on.wait()
@@ -120,6 +117,48 @@ async def test_what_cannot_be_written_fails_once_and_for_good(what: str, goes_on
         assert (failed.status, failed.get(STATE), failed.get(MESSAGE)) == (500, "FAILED", "Processing failed.")
         assert await service.confirm(registered) == failed
         assert (rows(tmp_path), service.orders.runs) == (0, 1)
+
+
+@pytest.mark.req("A-34", "A-108")
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("tx-1", "tx-1"),
+        (4711, "4711"),
+        (2**70, str(2**70)),
+        (UUID(int=1), str(UUID(int=1))),
+        (object(), None),
+        ({"a": 1}, None),
+        ("\ud800", None),
+    ],
+)
+async def test_a_reference_is_kept_as_a_text_and_never_costs_the_outcome(said: Any, kept: str, tmp_path: Path) -> None:
+    async def referring(_app: Orders, _seen: Seen, send: Send) -> None:
+        running().transaction_reference = said
+        await answer(send)
+
+    async with serving(Orders(referring), store=f"sqlite:///{tmp_path}/shop.db") as service:
+        _registered, done = await service.both()
+        assert (done.status, done.get(STATE)) == (200, "COMMITTED")
+        [row] = await service.rows()
+        assert row.transaction_reference == kept
+    assert verify(f"{tmp_path}/shop.db").holds
+
+
+@pytest.mark.req("A-34")
+async def test_who_took_over_and_cannot_open_the_request_does_not_say_that_nothing_ran(tmp_path: Path) -> None:
+    """The one before it may have done all of it, so the client must not be told to try again."""
+    store, again = f"sqlite:///{tmp_path}/shop.db", {"POST /orders": Policy.standard(on_crash="rerun")}
+    async with serving(store=store, policies=again, keys=KeyRing({"old": b"o" * 32}, active="old")) as before:
+        registered = await before.register()
+        await confirmed_by_the_dead(before, registered.get(SERVER) or "")
+    async with serving(store=store, policies=again, keys=KeyRing({"new": b"n" * 32}, active="new")) as service:
+        await service.middleware.open()
+        service.clock.now += 60_000
+        await swept(service)
+        done = await service.confirm(registered)
+        assert (done.status, done.get(STATE), done.get(MESSAGE)) == (500, "FAILED", "Outcome indeterminate.")
+        assert service.orders.runs == 0
 
 
 @pytest.mark.req("A-34")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.asgi.crashed import POLICY, left_by_a_crash
+from tests.asgi.crashed import POLICY, left_by_a_crash, swept
 from tests.asgi.driver import (
     CLIENT,
     ENABLED,
@@ -242,6 +242,24 @@ async def test_an_application_that_says_nothing_at_its_end_does_not_hold_up_ours
         await life.end()
         assert life.told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
         assert service.middleware._server is None
+
+
+@pytest.mark.req("A-34")
+async def test_what_a_crash_left_is_not_run_again_by_who_is_about_to_end(tmp_path: Path) -> None:
+    """Its outcome could not be written any more; whoever starts next runs it, once."""
+    store = f"sqlite:///{tmp_path}/shop.db"
+    again = {"POST /orders": Policy.standard(on_crash="rerun")}
+    async with serving(store=store, policies=again) as ending:
+        registered = await left_by_a_crash(ending)
+        await ending.server.sweep()  # It was taken over, and its recovery has begun.
+        await ending.middleware.stop()
+        assert ending.orders.runs == 0
+    async with serving(store=store, policies=again) as next_one:
+        await next_one.middleware.start()
+        next_one.clock.now = ending.clock.now + 60_000
+        await swept(next_one)
+        assert (await next_one.confirm(registered)).get(STATE) == "COMMITTED"
+        assert next_one.orders.runs == 1
 
 
 def refused(reply: Reply) -> None:

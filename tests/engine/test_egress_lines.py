@@ -131,6 +131,28 @@ async def test_an_answer_whose_end_is_in_doubt_is_the_last_of_its_line(
         await lines.close()
 
 
+async def test_a_status_counts_though_its_body_comes_late(tls: ssl.SSLContext, server_tls: ssl.SSLContext) -> None:
+    """What was delivered would else be delivered again, and in the end be called dead."""
+    goes_on = asyncio.Event()
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+        await goes_on.wait()
+        writer.write(b"ok")
+        await read_request(reader)
+        writer.write(YES)
+
+    lines = Lines()
+    async with serving(behave, server_tls) as port:
+        assert await call(port, tls, lines) == 200
+        goes_on.set()
+        [skipping] = lines._skipping
+        await skipping
+        assert await call(port, tls, lines) == 204, "on the same line, once its answer was over"
+        await lines.close()
+
+
 async def test_a_body_that_does_not_come_is_not_waited_for(tls: ssl.SSLContext, server_tls: ssl.SSLContext) -> None:
     receiver, lines = Receiver(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"), Lines()
     async with serving(receiver, server_tls) as port:

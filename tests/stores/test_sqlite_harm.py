@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,36 @@ def hold_the_commits(store: SQLiteStore, until: threading.Event) -> asyncio.Even
 
     commits._off_loop = off_loop  # type: ignore[method-assign]
     return committing
+
+
+def test_a_writer_that_was_cancelled_before_it_began_is_followed_by_another(path: str) -> None:
+    """The loop's end cancels what it has not begun yet, and whoever cleans up then must not wait for ever."""
+
+    async def main() -> None:
+        store = SQLiteStore(path, clock=scene.HandClock())
+
+        async def cleaning_up() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await register(store, "last")
+                await store.close()
+
+        async def queueing() -> None:
+            await register(store, "queued")
+
+        cleaning = asyncio.create_task(cleaning_up())
+        await asyncio.sleep(0)
+        queued = asyncio.create_task(queueing())
+        await asyncio.sleep(0)
+        assert store._writer._drain is not None
+        store._writer._drain.cancel()  # It has not begun.
+        cleaning.cancel()
+        with suppress(asyncio.CancelledError):
+            await cleaning
+        await queued
+
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 # What is known.

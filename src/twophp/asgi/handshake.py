@@ -23,7 +23,7 @@ from twophp.core.phase import OTHER_IDENTITY, Confirm, Decision, Register
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
 from twophp.engine.endpoints import Endpoint
-from twophp.engine.exchange import encode
+from twophp.engine.exchange import StoredRequest, encode
 from twophp.engine.execution import FAILURE_STATUS, Answered, Execution, Settled, Work, ids_of
 from twophp.engine.identify import anonymous, authenticate
 from twophp.engine.outbox import Owing
@@ -135,9 +135,13 @@ class Handshake:
         try:
             principal = await self._whoever(head)
             body = await read_body(head, receive, self._settings.max_body_bytes)
-            decision = await self._registered(asked, head, principal, scope, body, endpoint.policy, is_plain=True)
+            request, registering = self._registering(
+                asked, head, principal, scope, body, endpoint.policy, is_plain=True
+            )
+            decision = await registering
         except TwoPHPError as error:
             raise NotRegistered from error
+        self._keep_at_hand(request, decision)
         return await self._run_plain(_intent_of(decision), scope)
 
     async def _whoever(self, head: Head) -> str:
@@ -164,13 +168,15 @@ class Handshake:
     ) -> Answer:
         policy, began = endpoint.policy, self._seconds() if self._times else 0.0
         body = await read_body(head, receive, self._settings.max_body_bytes)
+        refusal: TwoPHPError | None = None
         if self._settings.prevalidate is not None:
             try:
                 await _prevalidated(self._settings.prevalidate, head, body)
-            except WireError:
-                if not await self._is_repeat(asked, principal):
-                    raise
-        decision = await self._registered(asked, head, principal, scope, body, policy)
+            except TwoPHPError as error:
+                refusal = error
+        request, registering = self._registering(asked, head, principal, scope, body, policy, refusal=refusal)
+        decision = await registering
+        self._keep_at_hand(request, decision)
         code = decision.code
         if code is not None:
             over = decision.verdict is EXCEEDED  # Room comes with the next sweep, at the latest by the end of a grace.
@@ -189,12 +195,12 @@ class Handshake:
             ttl_ms = max(intent.deadline_at - self._server.store.now(), 1)
         return answers.registered(intent, ttl_ms, expose_policy=exposed)
 
-    async def _is_repeat(self, asked: PhaseOne, principal: str) -> bool:
-        """What was registered is told what became of it, whatever a new request would be told today (T2, A-30)."""
-        client_id = asked.client_correlation_id
-        return client_id is not None and await self._server.intents.knows(principal, client_id)
+    def _keep_at_hand(self, request: StoredRequest, decision: Decision) -> None:
+        """What was registered just now will most likely be confirmed here. Nobody else may fill that memory."""
+        if isinstance(decision.verdict, Goto):
+            self._executions.expect(_intent_of(decision).server_correlation_id, request)
 
-    def _registered(
+    def _registering(
         self,
         asked: PhaseOne,
         head: Head,
@@ -204,18 +210,20 @@ class Handshake:
         policy: Policy,
         *,
         is_plain: bool = False,
-    ) -> Awaitable[Decision]:
-        """The one change that makes an intent durable (draft §9.5)."""
+        refusal: TwoPHPError | None = None,
+    ) -> tuple[StoredRequest, Awaitable[Decision]]:
+        """What is kept of the request, and the one change that makes an intent durable (draft §9.5)."""
         command = self._register_command(asked, head, principal, scope, body, policy, is_plain=is_plain)
         request = stored_request(head, scope, body, self._settings.stored_headers)
-        self._executions.expect(command.server_correlation_id, request)
         if asked.callback is None:
-            return self._server.intents.register(command, encode(request), policy)
-        return self._registered_and_owed(command, asked.callback, encode(request), policy)
+            return request, self._server.intents.register(command, encode(request), policy, refusal=refusal)
+        return request, self._registered_and_owed(command, asked.callback, encode(request), policy, refusal)
 
-    async def _registered_and_owed(self, command: Register, callback: str, payload: bytes, policy: Policy) -> Decision:
+    async def _registered_and_owed(
+        self, command: Register, callback: str, payload: bytes, policy: Policy, refusal: TwoPHPError | None
+    ) -> Decision:
         owed = await self._owed(callback, command.principal)
-        decision = await self._server.intents.register(command, payload, policy, follow=owed)
+        decision = await self._server.intents.register(command, payload, policy, follow=owed, refusal=refusal)
         # draft §5.5.3: it fires before processing begins; nothing waits for the network.
         await owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
         return decision

@@ -121,6 +121,7 @@ class Server:
             self.policy_of,
             name_resource=naming(settings.resource_id),
             failed=HANDLER_FAILED,
+            indeterminate=INDETERMINATE,
             mint=mint,
             takes_statements=store.takes_statements,
             max_result_bytes=settings.max_result_bytes,
@@ -129,6 +130,7 @@ class Server:
         self.requests = UnderWay()
         self.recovering: dict[str, asyncio.Task[None]] = {}  # By server correlation id.
         self._turn = asyncio.Semaphore(MOST_AT_ONCE)
+        self._is_ending = False  # Nothing is taken over any more, though what runs may go on for a while.
         self._stopping = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -165,14 +167,13 @@ class Server:
 
     async def stop(self) -> None:
         """Let what runs end, then let go of the store. What cannot end in time is left to recovery."""
+        self._is_ending = True
         seconds, within_s = asyncio.get_running_loop().time, self.settings.drain_timeout_s
         until = seconds() + within_s
         # The heartbeat goes on meanwhile: what is at its end is not to be taken over by somebody else.
         await self.requests.ended(within_s)
-        rest_s = max(until - seconds(), 0.0)
-        left, _unknown = await asyncio.gather(
-            self.executions.drain(rest_s), _waited_for(self.recovering.values(), rest_s)
-        )
+        await _waited_for(self.recovering.values(), max(until - seconds(), 0.0))
+        left = await self.executions.drain(max(until - seconds(), 0.0))
         if left:
             log.warning("%d handlers were still running; what has no outcome is recovered when its lease ends", left)
         self._stopping.set()
@@ -188,7 +189,7 @@ class Server:
         # would bury our own handlers, or run them a second time.
         await self.executions.renew()
         done = 0
-        while True:
+        while not self._is_ending:
             now = self.store.now()
             decisions = await self.intents.sweep(self.policy_of, self.owner, before=now + 1)
             done += len(decisions)
@@ -196,7 +197,8 @@ class Server:
                 if _was_recovered(decision) and decision.intent is not None:
                     self._begin_recovery(decision.intent)
             if not decisions or not any(decision.changed for decision in decisions):
-                return done
+                break
+        return done
 
     async def purge(self) -> int:
         """Forget ledger rows that the central ledger has had for long enough (A-59), a bounded bite at a time."""
@@ -239,7 +241,7 @@ class Server:
         policy, trace_id = self.policy_of(intent), intent.server_correlation_id
         held = await self.obligations.held_by(trace_id)
         if policy.on_crash == "rerun":
-            if self._stopping.is_set():
+            if self._is_ending:
                 return  # Nobody would wait for it any more. Its lease ends once more.
             await self.obligations.release(held, trace_id)  # The next run reserves anew.
             self.executions.begin(intent, self._rerun)
@@ -276,6 +278,11 @@ class Server:
             return _understood(answer, intent)
         except Exception:
             log.exception("reconcile failed", extra=ids_of(intent))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            log.exception("reconcile let a cancellation escape that was not meant for it", extra=ids_of(intent))
         return ("ASK_AGAIN" if intent.fence <= MOST_RECONCILES else "UNKNOWN"), None
 
     async def _settle_with(

@@ -146,7 +146,7 @@ class RunningIntent:
                 raise _too_late()
             if well:
                 self.statements.extend(statements)
-            elif statements and self.has_answered:
+            elif self.has_answered:
                 self.is_broken = True
             all_left = None if self._open_blocks else self._all_left
             if all_left is not None:

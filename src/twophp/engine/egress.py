@@ -46,8 +46,6 @@ MAX_ADDRESSES: Final = 32
 """A name with more is not asked to be reached but to be waited for."""
 MAX_CONNECTS: Final = 3
 """How many addresses are tried, each for its share of the time."""
-SKIP_S: Final = 0.25
-"""How long the rest of an answer is waited for, so that its line can be kept."""
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a name and a port to addresses as text, in the order to be tried; raises OSError."""
@@ -173,7 +171,8 @@ async def _connect(
 
 async def _exchange(line: Line, request: bytes, on_sent: Callable[[], None] | None, lines: Lines | None) -> int:
     """Write all, read the status, and hang up, or keep the line if the answer is over and it may be kept."""
-    writer, is_over = line.writer, False
+    writer = line.writer
+    length: int | None = None
     try:
         writer.transport.set_write_buffer_limits(high=0)  # So that ``drain`` waits for the last byte.
         writer.write(request)
@@ -181,13 +180,13 @@ async def _exchange(line: Line, request: bytes, on_sent: Callable[[], None] | No
         if on_sent is not None:
             on_sent()
         head = await _read_head(line)
-        is_over = lines is not None and await _skip_body(line, head)
+        length = None if lines is None else bytes_to_skip(head)
         return status_of(head)
     finally:
-        if is_over and lines is not None:
-            await lines.keep(line)
-        else:
+        if length is None or lines is None:
             await line.hang_up()
+        else:
+            await lines.keep(line, after=length)
 
 
 async def _read_head(line: Line) -> bytes:
@@ -196,16 +195,3 @@ async def _read_head(line: Line) -> bytes:
         if not is_interim(status_of(head)):
             return head
     raise _failed("bad_answer")
-
-
-async def _skip_body(line: Line, head: bytes) -> bool:
-    """Whether the answer is over. A long body is not waited for, nor a slow one: it could go on for ever."""
-    length = bytes_to_skip(head)
-    if length is None:
-        return False
-    try:
-        async with asyncio.timeout(SKIP_S):
-            await line.read_exactly(length)
-    except (OSError, asyncio.IncompleteReadError):
-        return False
-    return True

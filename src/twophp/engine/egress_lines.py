@@ -25,6 +25,9 @@ MOST_LINES: Final = 64
 IDLE_S: Final = 4.0
 """How long a line is kept without a call. Servers hang up after five seconds and more; it is better to be first."""
 
+SKIP_S: Final = 0.25
+"""How long the rest of an answer is waited for, so that its line can be kept."""
+
 _Place: TypeAlias = tuple[bool, str, int]
 
 
@@ -66,9 +69,9 @@ class Line:
         return not self.writer.transport.is_closing()
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether everything that came was read: more than an answer would be taken for the next one's."""
-        return self._protocol.unread == 0
+    def unread(self) -> int:
+        """How many bytes have come that nobody has read."""
+        return self._protocol.unread
 
     async def read_until(self, end: bytes) -> bytes:
         """Up to these bytes, and with them."""
@@ -124,6 +127,7 @@ class Lines:
         self._most = most
         self._idle_s = idle_s
         self._idle: list[Line] = []
+        self._skipping: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def take(self, target: Target, addresses: Collection[Address]) -> Line | None:
@@ -137,9 +141,29 @@ class Lines:
                 return line
         return None
 
-    async def keep(self, line: Line) -> None:
-        """For the next call, or not if there are enough: the one that has rested longest makes room."""
-        if self._is_closed or not line.is_alive or not line.is_quiet:
+    async def keep(self, line: Line, *, after: int) -> None:
+        """For the next call, once so many bytes of the last answer were read. Its status is known: nobody waits."""
+        if line.unread >= after:
+            await line.read_exactly(after)  # They are here already.
+            await self._rest(line)
+        else:
+            task = asyncio.get_running_loop().create_task(self._rest_after(line, after))
+            self._skipping.add(task)
+            task.add_done_callback(self._skipping.discard)
+
+    async def _rest_after(self, line: Line, length: int) -> None:
+        """A body that does not come is not waited for: it could go on for ever."""
+        try:
+            async with asyncio.timeout(SKIP_S):
+                await line.read_exactly(length)
+        except (OSError, asyncio.IncompleteReadError):
+            await line.hang_up()
+        else:
+            await self._rest(line)
+
+    async def _rest(self, line: Line) -> None:
+        """If there are enough, the one that has rested longest makes room."""
+        if self._is_closed or not line.is_alive or line.unread:  # More than an answer is not for the next one.
             await line.hang_up()
             return
         line.rest(self._idle_s)
@@ -150,6 +174,8 @@ class Lines:
     async def close(self) -> None:
         """Hang up everywhere, and keep nothing from now on."""
         self._is_closed = True
+        if self._skipping:
+            await asyncio.wait(self._skipping)  # Not for long, and then they hang up by themselves.
         while self._idle:
             await self._idle.pop().hang_up()
 

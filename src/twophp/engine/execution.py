@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -47,6 +48,7 @@ OVERHEAD_BYTES: Final = 1_024  # What a small entry costs beside its body.
 FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
 
+FIRST_FENCE: Final = 1  # Nobody held the intent before.
 FAILURE_STATUS: Final = 400  # A-08: below it the handler succeeded.
 _DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
 
@@ -127,6 +129,7 @@ class Executions:
         *,
         name_resource: NameResource,
         failed: StoredResponse,
+        indeterminate: StoredResponse,
         mint: MintId,
         takes_statements: bool,
         max_result_bytes: int,
@@ -136,6 +139,7 @@ class Executions:
         self._policy_of = policy_of
         self._name_resource = name_resource
         self._failed = failed
+        self._indeterminate = indeterminate
         self._mint = mint
         self._takes_statements = takes_statements
         self._max_result_bytes = max_result_bytes
@@ -258,7 +262,9 @@ class Executions:
                     execution.raised = error
                 execution.is_over = True
             if not execution.is_settling:
-                self._end(execution, await self._settle(intent, work, execution.said or self._failed))
+                # Whoever took it over and cannot even begin does not know what the one before has done (A-34).
+                unsaid = self._failed if request is not None or intent.fence == FIRST_FENCE else self._indeterminate
+                self._end(execution, await self._settle(intent, work, execution.said or unsaid))
         except BaseException as error:
             if not execution.is_settling:
                 self._end(execution, None, error)
@@ -336,7 +342,6 @@ class Executions:
         except Exception:
             # Something the handler said cannot be written, and never will be: recovery would only meet it again.
             log.exception("the outcome of %s cannot be written", intent.service_endpoint, extra=ids_of(intent))
-            work.running.transaction_reference = None
             return await self._write(intent, work, self._failed, held)
 
     async def _write(self, intent: Intent, work: Work, response: StoredResponse, held: Held) -> Settled:
@@ -346,7 +351,7 @@ class Executions:
             succeeded=succeeded,
             status=response.status,
             resource_id=self._name_resource(work, response) if succeeded else None,
-            transaction_reference=work.running.transaction_reference,
+            transaction_reference=_reference(work.running.transaction_reference, intent),
         )
         statements = tuple(work.running.statements) if succeeded else ()
         kept = bounded(storable(response), self._max_result_bytes)
@@ -392,6 +397,16 @@ class Executions:
             except StoreUnavailable as still:
                 error = still
         raise error
+
+
+def _reference(said: object, intent: Intent) -> str | None:
+    """What a handler calls its own transaction, as a text. One that cannot be stored must not cost the outcome."""
+    if isinstance(said, int | UUID):
+        return str(said)
+    if said is None or (isinstance(said, str) and said.isprintable()):  # Half a character is not printable.
+        return said
+    log.warning("a transaction_reference is a printable text: it is left out", extra=ids_of(intent))
+    return None
 
 
 _NO_REQUEST: Final = StoredRequest("", "", b"", b"", (), b"")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import UUID
@@ -87,8 +86,11 @@ def _not_told(error: Exception) -> Unauthenticated:
 
     Not the error's own words: they may quote a credential.
     """
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    log.warning("identify raised %s in %s, line %d", type(error).__name__, where.filename, where.lineno or 0)
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    place = ("?", 0) if where is None else (where.tb_frame.f_code.co_filename, where.tb_lineno)
+    log.warning("identify raised %s in %s, line %d", type(error).__name__, *place)
     return Unauthenticated("identify raised")
 
 

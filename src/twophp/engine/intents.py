@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from twophp.core.entry import Writer, server_entry
-from twophp.core.errors import CommitUnknown, StorePoisoned
+from twophp.core.errors import CommitUnknown, StorePoisoned, TwoPHPError
 from twophp.core.identity import seal_context
 from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair
 from twophp.core.machine import Goto, Refuse, Replay
@@ -69,10 +69,13 @@ class _Wish(msgspec.Struct, frozen=True, gc=False):
     follow: Follow | None = None
     statements: tuple[Statement, ...] = ()
     also: Also | None = None
+    refusal: TwoPHPError | None = None  # Raised if there is no intent yet: what is known is told its outcome (T2).
 
     def __call__(self, records: Records) -> Change:
         """Look, decide, and say what becomes durable with it."""
         before: Intent | None = records.get(self.key)
+        if before is None and self.refusal is not None:
+            raise self.refusal
         policy = self.policy
         rules = policy if isinstance(policy, Policy) else _ANY_POLICY if before is None else policy(before)
         decision = decide(before, self.command, records.now, rules)
@@ -110,13 +113,25 @@ class Intents:
 
     # The four changes of a handshake hand on the coroutine of ``_decide``: a frame less each, on the hottest path.
 
-    def register(self, command: Register, payload: bytes, policy: Policy, *, follow: Follow | None = None) -> Deciding:
-        """Phase 1: payload, record, ledger row and history become durable together, or none does (draft §9.5)."""
+    def register(
+        self,
+        command: Register,
+        payload: bytes,
+        policy: Policy,
+        *,
+        follow: Follow | None = None,
+        refusal: TwoPHPError | None = None,
+    ) -> Deciding:
+        """Phase 1: payload, record, ledger row and history become durable together, or none does (draft §9.5).
+
+        With a ``refusal`` nothing new is registered, and a repeat is answered all the same.
+        """
         key = by_logical_key(command.principal, command.client_correlation_id)
         context = self._context(command.server_correlation_id, "payload")
         sealed = self._vault.seal(payload, context=context)
         command = self.meter.counted(command, payload)
-        return self._decide(_Wish(self, key, command, policy, {"payload": sealed}, follow), names(key, command))
+        wish = _Wish(self, key, command, policy, {"payload": sealed}, follow, refusal=refusal)
+        return self._decide(wish, names(key, command))
 
     def confirm(self, command: Confirm, policy: Policy | PolicyOf) -> Deciding:
         """Phase 2: of all confirms one crosses the point of no return."""
@@ -152,12 +167,6 @@ class Intents:
         key = by_pair(client_correlation_id, server_correlation_id)
         found: Intent | None = await self._store.transact((key,), lambda records: Change(answer=records.get(key)))
         return found
-
-    async def knows(self, principal: str, client_correlation_id: str) -> bool:
-        """Whether the logical key was used up, whatever for."""
-        key = by_logical_key(principal, client_correlation_id)
-        known: bool = await self._store.transact((key,), lambda records: Change(answer=records.get(key) is not None))
-        return known
 
     async def payload(self, intent: Intent) -> bytes | None:
         """What was registered. Raises Tampered rather than return anything else."""

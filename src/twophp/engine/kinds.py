@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from types import NoneType
+from typing import Any, Final, TypeAlias
 
 from twophp.core.errors import ConfigError
 
@@ -11,13 +12,21 @@ Kinds: TypeAlias = tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...]
 """Names of settings, the types that each of them may have, and those types in words."""
 
 
+_NUMBERS: Final = frozenset({bool, int, float, NoneType})
+
+
 def check_kinds(said: object, kinds: Kinds) -> None:
-    """Raise ConfigError for the first that is none of its types. True is no number here."""
+    """Raise ConfigError for the first that is none of its types. True is no number here.
+
+    What was given is quoted only where a flag or a number was meant: anything else may hold a secret.
+    """
     for names, types, what in kinds:
         for name in names:
             given = getattr(said, name)
             if not isinstance(given, types) or (isinstance(given, bool) and bool not in types):
-                raise ConfigError(f"{name} must be {what}, not {given!r}", code="bad_setting")
+                is_harmless = isinstance(given, int | float | None) or _NUMBERS.issuperset(types)
+                told = repr(given) if is_harmless else f"of type {type(given).__name__}"
+                raise ConfigError(f"{name} must be {what}, not {told}", code="bad_setting")
 
 
 def several(name: str, given: object) -> tuple[Any, ...]:

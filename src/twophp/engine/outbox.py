@@ -63,6 +63,7 @@ CAPACITY: Final = 1024
 """How many attempts may be under way before ``is_full`` says so."""
 POLL_S: Final = 1.0
 CLOSE_S: Final = 10.0
+CUT_OFF_S: Final = 1.0
 BARRIER_S: Final = 1.0
 JITTER_TAG: Final = b"twophp:jitter:1"
 
@@ -415,7 +416,8 @@ class Outbox:
         left = list(self._attempts)
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        if left:  # One that will not be cut off is not waited for.
+            await asyncio.wait(left, timeout=CUT_OFF_S)
         if self._after is not None:
             await self._after()
 

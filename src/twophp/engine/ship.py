@@ -211,7 +211,7 @@ class Shipper:
             _done, left = await asyncio.wait([self._task], timeout=FAREWELL_S)
             for task in left:
                 task.cancel()
-                await asyncio.wait([task])
+                await asyncio.wait([task], timeout=FAREWELL_S)
 
     async def _run(self) -> None:
         """Now and every interval, until closed; then once more, unless nobody answered last time either."""

@@ -212,6 +212,7 @@ class Batch:
 
     def _chain(self, record: int, events: Iterable[JournalEvent]) -> None:
         for event in events:
+            self.now = max(self.now, event.observed_at)  # An arrival may be ahead of a clock that was set back.
             self._seq += 1
             line = (self._seq, record, *astuple(event))
             self._hash = hash_line(self._hash, line)

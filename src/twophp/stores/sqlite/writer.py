@@ -76,7 +76,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         self._waiting.append((keys, decide, done))
-        if self._drain is None:
+        if self._drain is None or self._drain.done():  # One that was cancelled before it began has cleared nothing.
             self._drain = loop.create_task(self._work())
         return done
 
@@ -93,8 +93,10 @@ class Writer:
     async def close(self) -> None:
         """Finish what was accepted, refuse what comes after, stop."""
         self._closing = True
-        while self._drain is not None:
-            await self._drain
+        while self._waiting or self._drain is not None:
+            if self._drain is None or self._drain.done():
+                self._drain = asyncio.get_running_loop().create_task(self._work())
+            await asyncio.wait([self._drain])
         self._thread.shutdown()
 
     async def _work(self) -> None:
@@ -147,6 +149,7 @@ class Writer:
             return [Failure(_for_a_caller(error)) for _job in jobs]
         except BaseException as error:
             self._undo(error)  # Whoever stops the process may be talked out of it, and then goes on from here.
+            _tell(jobs, [Failure(CommitUnknown("the writer was interrupted")) for _job in jobs])
             raise
         return outcomes
 
