@@ -243,6 +243,8 @@ async def test_lines_are_bounded_in_number_and_in_time(tls: ssl.SSLContext, serv
         receiver.left.clear()
         await call(port, tls, brief)
         await receiver.left.wait()
+        await call(port, tls, few)
+        assert (receiver.connections, len(receiver.calls)) == (4, 5), "one of three was kept, and the brief one was not"
         await few.close()
         await brief.close()
 
@@ -253,3 +255,4 @@ async def test_after_the_end_nothing_is_kept(tls: ssl.SSLContext, server_tls: ss
     async with serving(receiver, server_tls) as port:
         await call(port, tls, lines)
         await receiver.left.wait()
+        assert (receiver.calls, lines._idle) == ([1], [])
