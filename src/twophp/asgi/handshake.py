@@ -9,6 +9,8 @@ from collections.abc import Awaitable
 from hmac import compare_digest
 from typing import Final
 
+from msgspec.structs import replace
+
 from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path
 from twophp.asgi.outgoing import acknowledgement
@@ -179,7 +181,7 @@ class Handshake:
         self._keep_at_hand(request, decision)
         code = decision.code
         if code is not None:
-            over = decision.verdict is EXCEEDED  # Room comes with the next sweep, at the latest by the end of a grace.
+            over = decision.verdict is EXCEEDED  # Room comes with the next one that ends or expires.
             return answers.refused(code, retry_after_s=answers.RETRY_AFTER_S if over else None)
         intent = _intent_of(decision)
         if intent.mode in CONFIRMED_BY_SERVER:
@@ -213,7 +215,9 @@ class Handshake:
         refusal: TwoPHPError | None = None,
     ) -> tuple[StoredRequest, Awaitable[Decision]]:
         """What is kept of the request, and the one change that makes an intent durable (draft §9.5)."""
-        command = self._register_command(asked, head, principal, scope, body, policy, is_plain=is_plain)
+        command = self._register_command(asked, head, principal, scope, body, policy)
+        if is_plain:
+            command = replace(command, is_plain=True)
         request = stored_request(head, scope, body, self._settings.stored_headers)
         if asked.callback is None:
             return request, self._server.intents.register(command, encode(request), policy, refusal=refusal)
@@ -234,15 +238,7 @@ class Handshake:
         return acknowledgement(self._server.outbox, callback, may_go_out=may_go_out)
 
     def _register_command(
-        self,
-        asked: PhaseOne,
-        head: Head,
-        principal: str,
-        scope: Scope,
-        body: bytes,
-        policy: Policy,
-        *,
-        is_plain: bool,
+        self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
     ) -> Register:
         server = self._server
         client_id = asked.client_correlation_id or server.mint()  # A-35: a proxy stands in for what is missing.
@@ -269,7 +265,6 @@ class Handshake:
             requested_ttl_ms=asked.requested_ttl_ms,
             callback="" if asked.callback is None else callback_digest(asked.callback),
             client_id_is_proxy=asked.client_correlation_id is None,
-            is_plain=is_plain,
             owner=server.owner,
             request_digest=payload,
         )
