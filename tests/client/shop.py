@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -24,6 +24,7 @@ from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import verify
 
 MUTATIONS = ("POST", "PUT", "PATCH", "DELETE")
+BUSY_MS = 5_000
 POLICIES = {"/later": Policy.standard(mode="async"), "*": Policy.standard()}
 
 
@@ -139,14 +140,15 @@ def shop(folder: Path, **settings: Any) -> Iterator[Shop]:
 
 
 def committed(path: Path) -> list[tuple[str, ...]]:
-    """The ids and phase of each client row that is durable right now, seen through a connection of its own."""
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        return connection.execute(
-            "SELECT client_correlation_id, server_correlation_id, phase FROM entry WHERE actor = 'client'"
-        ).fetchall()
-    finally:
-        connection.close()
+    """The ids and phase of each client row that is durable right now."""
+    return read(path, "SELECT client_correlation_id, server_correlation_id, phase FROM entry WHERE actor = 'client'")
+
+
+def read(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """What a database says to a connection of its own."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        connection.set_busy_timeout(BUSY_MS)
+        return connection.execute(query).fetchall()
 
 
 def ledger(path: Path, question: Question | None = None) -> list[LedgerEntry]:

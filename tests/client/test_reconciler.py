@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.client.callers import KINDS, HandTime, Losing, caller, settings
-from tests.client.shop import Shop, committed, ledger, pair, shop
+from tests.client.shop import Shop, committed, ledger, pair, read, shop
 from twophp.client import Advice, PhaseError, TwoPhaseTransport, calling
 from twophp.core.intent import Phase
 from twophp.stores.clock import system_clock
@@ -131,9 +130,7 @@ def heartbeats(folder: Path, count: int) -> set[int]:
     seen: set[int] = set()
     waiting = threading.Event()
     for _ in range(600):
-        with sqlite3.connect(f"file:{folder}/checkout.db?mode=ro", uri=True) as connection:
-            seen.update(due for (due,) in connection.execute("SELECT due_at FROM call"))
-        connection.close()
+        seen.update(due for (due,) in read(folder / "checkout.db", "SELECT due_at FROM call"))
         if len(seen) >= count:
             return seen
         waiting.wait(0.05)

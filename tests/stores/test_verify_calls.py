@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.stores.verifying import found
@@ -40,9 +41,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def edit(path: Path, statement: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(apsw.Connection(str(path))) as connection:
         connection.execute(statement)
-    connection.close()
 
 
 def test_what_nobody_touched_holds(path: Path) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable, TwoPHPError
 from twophp.stores.clock import pause
+from twophp.stores.sqlite.one_library import connect
 from twophp.stores.sqlite.sql import migrations, sql
 
 APPLICATION_ID: Final = 0x32504850  # "2PHP": the file says whose it is.
@@ -102,9 +103,8 @@ def open_connection(
     ``immutable`` is for reading a file that nobody has open: it takes no lock and makes no file beside it.
     """
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    name = f"{Path(path).absolute().as_uri()}?immutable=1" if immutable else path
     try:
-        connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_URI if immutable else flags)
+        connection = connect(path, flags, parameters="immutable=1" if immutable else "")
     except apsw.Error as error:
         folder = Path(path).absolute().parent
         if not folder.is_dir():

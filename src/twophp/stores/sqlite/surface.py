@@ -15,6 +15,7 @@ import apsw
 
 from twophp.core.errors import ConfigError
 from twophp.stores.sqlite.connection import translate
+from twophp.stores.sqlite.one_library import connect
 from twophp.stores.sqlite.registrar import as_registrar
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.surfaces import Column, Kind, NoSuchTable, Shape, Tried, Values, allowed_values, done, refused
@@ -162,7 +163,7 @@ class SQLiteBench:
 def _open(path: str) -> apsw.Connection:
     if not Path(path).is_file():
         raise NoSuchTable(f"there is no database {path}")
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+    connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(WAIT_MS)
     return connection
 
