@@ -14,7 +14,7 @@ import httpx
 import httpx2
 import pytest
 
-from tests.client.callers import caller, settings
+from tests.client.callers import PATIENCE_S, caller, settings
 from tests.client.shop import Shop
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
 from twophp.core.errors import ConfigError, StoreUnavailable
@@ -96,6 +96,25 @@ def test_a_phase_error_is_no_error_of_an_http_library(orders: Shop, tmp_path: Pa
 def test_a_service_is_called_by_the_first_label_of_its_host(url: str, service: str) -> None:
     assert target_of(url).service == service
     assert "secret" not in target_of(url).url
+
+
+def test_a_transport_that_cannot_open_lets_go_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: str, **_more: object) -> None:
+        raise StoreUnavailable("the disk is full", code="disk_full")
+
+    monkeypatch.setattr("twophp.stores.urls.BlockingSQLite", full)  # The second of two handles.
+    codes: list[str] = []
+
+    def attempt() -> None:
+        with pytest.raises(StoreUnavailable) as raised:
+            TwoPhaseTransport(**settings(tmp_path))
+        codes.append(raised.value.code)
+
+    attempting = threading.Thread(target=attempt, daemon=True)
+    attempting.start()
+    attempting.join(PATIENCE_S)
+    assert codes == ["disk_full"]
+    assert not {"twophp-checkout", "twophp-read_0"} & {thread.name for thread in threading.enumerate()}
 
 
 def test_closing_lets_go_of_everything_and_twice_is_once(orders: Shop, tmp_path: Path) -> None:

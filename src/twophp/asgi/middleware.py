@@ -49,10 +49,10 @@ from twophp.engine.identify import Identify, anonymous
 from twophp.engine.kinds import several
 from twophp.engine.ledger import open_ledger
 from twophp.engine.requests import effective_scheme, proxies
-from twophp.ports import Clock, Store
+from twophp.ports import Clock
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys
-from twophp.stores.urls import open_store, open_vault
+from twophp.stores.urls import open_vault, opening
 from twophp.wire.parse import MUTATIONS, opted_in
 
 log: Final = logging.getLogger("twophp.server")
@@ -189,13 +189,15 @@ class TwoPhaseMiddleware:
 
     async def _open(self) -> Server:
         if self._server is None:
-            store: Store = open_store(self._store_url, clock=self._clock)
-            vault = open_vault(self._store_url, self._keys)
-            writer = await open_ledger(store, self._settings.service, mint_uuid)
             watched = self._observers
-            server = Server(self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told)
-            self._observers.watch(store.load)
-            self._handshake = Handshake(server)
+            async with opening(self._store_url, clock=self._clock) as store:
+                vault = open_vault(self._store_url, self._keys)
+                writer = await open_ledger(store, self._settings.service, mint_uuid)
+                server = Server(
+                    self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told
+                )
+                self._handshake = Handshake(server)
+            watched.watch(store.load)
             self._server = server
         return self._server
 

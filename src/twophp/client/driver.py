@@ -82,6 +82,16 @@ def warn_if_insecure(settings: Settings) -> None:
         log.warning("%s: two-phase requests are sent without TLS (allow_insecure)", settings.source)
 
 
+async def _opened(settings: Settings) -> tuple[Ledger, LedgerHere | None]:
+    """Both handles on the ledger, or neither."""
+    ledger = await Ledger.open(settings)
+    try:
+        return ledger, await LedgerHere.beside(ledger)
+    except BaseException:
+        await ledger.close()
+        raise
+
+
 class Machinery:
     """Everything between the opening and the closing of a blocking transport. Safe to use from any thread."""
 
@@ -100,8 +110,7 @@ class Machinery:
     def _open(self) -> None:
         portal = Portal(f"twophp-{self.settings.source}")
         try:
-            ledger = portal.run(Ledger.open(self.settings))
-            here = portal.run(LedgerHere.beside(ledger))
+            ledger, here = portal.run(_opened(self.settings))
         except BaseException:
             portal.close()
             raise

@@ -21,7 +21,7 @@ from twophp.engine.retention import purge
 from twophp.engine.ship import Shipper
 from twophp.ports import Change, Decide, Put, Records, Store, Vault
 from twophp.stores.sqlite.blocking import BlockingSQLite
-from twophp.stores.urls import open_blocking, open_store, open_vault
+from twophp.stores.urls import open_blocking, open_vault, opening
 from twophp.wire.rows import encode_batch
 
 log: Final = logging.getLogger("twophp.client")
@@ -52,10 +52,10 @@ class Ledger:
     @classmethod
     async def open(cls, settings: Settings) -> Self:
         """Open the store, made if it is not there, and say whose it is."""
-        store = open_store(settings.ledger, clock=settings.clock)
-        writer = await open_ledger(store, settings.source, settings.mint)
-        secret = await store.kept("callback_secret", settings.mint() + settings.mint())
-        return cls(settings, store, writer, secret)
+        async with opening(settings.ledger, clock=settings.clock) as store:
+            writer = await open_ledger(store, settings.source, settings.mint)
+            secret = await store.kept("callback_secret", settings.mint() + settings.mint())
+            return cls(settings, store, writer, secret)
 
     async def close(self) -> None:
         """Finish what was accepted and let go. Calls that are still open are left to whoever comes next."""

@@ -21,7 +21,7 @@ from twophp.ports import Clock, Statement, Vault
 from twophp.stores.clock import ids_in_order, system_clock
 from twophp.stores.keys import Keys
 from twophp.stores.memory import MemoryStore
-from twophp.stores.urls import open_store, open_vault
+from twophp.stores.urls import open_vault, opening
 from twophp.stores.vault import ClearVault
 
 if TYPE_CHECKING:
@@ -96,18 +96,18 @@ class Runtime:
 
     async def open(self) -> None:
         """Open the store and make sure whose it is."""
-        self.store = store = open_store(self.url, clock=self._clock)
-        owner = await store.kept("service", self._service)
-        if owner != self._service:
-            await store.close()
-            message = f"{self.url} belongs to the service {owner!r}; give the tracker a store of its own"
-            raise ConfigError(message, code="other_service")
-        vault = self._vault()
-        self.outbox = self._outbox(vault or ClearVault()) if self.rules.owes else None
-        self.obligations = Obligations(
-            store, vault, owner, mint=ids_in_order(), rules=self.rules, outbox=self.outbox, told=self._told
-        )
-        self.fencing = Fencing(store, self.obligations)
+        async with opening(self.url, clock=self._clock) as store:
+            self.store = store
+            owner = await store.kept("service", self._service)
+            if owner != self._service:
+                message = f"{self.url} belongs to the service {owner!r}; give the tracker a store of its own"
+                raise ConfigError(message, code="other_service")
+            vault = self._vault()
+            self.outbox = self._outbox(vault or ClearVault()) if self.rules.owes else None
+            self.obligations = Obligations(
+                store, vault, owner, mint=ids_in_order(), rules=self.rules, outbox=self.outbox, told=self._told
+            )
+            self.fencing = Fencing(store, self.obligations)
 
     @property
     def at_once(self) -> MemoryStore | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Literal
 
@@ -48,6 +50,17 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
     """The store that ``url`` names, opened; made if it is not there."""
     where = parse_store_url(url)
     return MemoryStore(clock=clock) if where.kind == "memory" else SQLiteStore(where.path, clock=clock)
+
+
+@asynccontextmanager
+async def opening(url: str, *, clock: Clock = system_clock) -> AsyncIterator[Store]:
+    """As ``open_store``, for a block that makes more of it: the store outlives the block, but not its failure."""
+    store = open_store(url, clock=clock)
+    try:
+        yield store
+    except BaseException:
+        await store.close()
+        raise
 
 
 def open_blocking(url: str, *, clock: Clock = system_clock) -> BlockingSQLite | None:
