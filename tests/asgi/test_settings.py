@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.asgi.driver import AUTO, CLIENT, OUTGOING, Orders, by_header, serving
 from twophp import Policy, Quota, anonymous
-from twophp.asgi import Outgoing, TwoPhaseMiddleware
+from twophp.asgi import Hooks, Outgoing, TwoPhaseMiddleware
 from twophp.core.errors import ConfigError
 
 pytestmark = pytest.mark.anyio
@@ -127,6 +127,16 @@ def test_what_cannot_be_meant_is_refused_when_outgoing_is_made(wrong: dict[str, 
     with pytest.raises(ConfigError, match=said) as refusal:
         Outgoing(**wrong)
     assert refusal.value.code == "bad_setting"
+
+
+@pytest.mark.req("A-65")
+@pytest.mark.parametrize("url", ["http://cb.example/", "https://localhost/", "https://cb.example:8443/", "cb.example"])
+async def test_a_webhook_that_the_gate_would_never_let_out_stops_the_start(url: str) -> None:
+    hooks = Hooks()
+    hooks.webhook(url, phases=["FAILED"], name="ops.failed")
+    with pytest.raises(ConfigError, match=r"does not let out the webhook 'ops\.failed'") as refusal:
+        await made(outgoing=Outgoing(hooks=hooks)).start()
+    assert refusal.value.code == "bad_hook"
 
 
 def test_an_identitys_hosts_are_checked_like_those_of_the_rules() -> None:

@@ -125,6 +125,7 @@ def test_all_endpoints_can_be_listed() -> None:
         "/orders/{id}.json",
         "/orders/{}",
         "/orders/{id",
+        "/orders/:id",
         "/orders/{1}",
         "/orders/{id}/*",
         "/caf\u00e9",

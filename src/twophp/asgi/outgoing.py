@@ -103,6 +103,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         self, store: Store, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
     ) -> Outbox:
         """The outbox of one service, with everything that can be owed."""
+        self.hooks.check(self.rules)
         lines = Lines()
         send = signed_post(self.rules, self.secrets(), self.ssl_context, self.resolver, lines=lines)
         callbacks = callback_deliverer(self.rules, self.secrets(), self.ssl_context, self.resolver, lines=lines)

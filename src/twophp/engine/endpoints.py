@@ -158,6 +158,8 @@ def _segments(key: str, path: str) -> _Segments:
 def _segment(key: str, text: str) -> str:
     if _NAME.fullmatch(text):
         return _HOLE
+    if text.startswith(":"):  # A hole elsewhere, a literal here: it would match nothing, and nobody would know.
+        _refuse(key, f"write {{{text[1:]}}} for {text!r}")
     if not _LITERAL.fullmatch(text):
         # No query, no star in the middle, no empty segment, and a template is a whole segment.
         _refuse(key, f"{text!r} is neither a literal segment nor a {{name}}")

@@ -33,13 +33,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from twophp.core.errors import ConfigError, DeliveryFailed
+from twophp.core.errors import ConfigError, DeliveryFailed, EgressRefused
 from twophp.core.identity import digest
 from twophp.core.intent import Intent, Phase
 from twophp.core.phase import Decision
 from twophp.core.records import Instant, JournalEvent
 from twophp.engine.callbacks import Call, SignedPost
 from twophp.engine.connectors import require_committed
+from twophp.engine.egress_urls import Rules, check_url
 from twophp.engine.outbox import Deliver, Delivery, Letter
 
 COMMAND_TIMEOUT_S: Final = 20.0
@@ -77,11 +78,12 @@ F = TypeVar("F", bound=Callable[[PhaseEvent], Any])
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A name, the phases it waits for, and what to do."""
+    """A name, the phases it waits for, what to do, and where that goes to if it leaves the process."""
 
     name: str
     phases: frozenset[str]
     run: Run
+    url: str | None = None
 
 
 class Hooks:
@@ -107,7 +109,7 @@ class Hooks:
         """POST each event as JSON, signed and through the egress gate."""
         if not isinstance(url, str):
             raise ConfigError(f"A webhook is a URL, not {url!r}.", code="bad_hook")
-        self._add(name or f"webhook-{_short(url)}", phases, _posting(url))
+        self._add(name or f"webhook-{_short(url)}", phases, _posting(url), url)
 
     def command(
         self, argv: Sequence[str], *, phases: Sequence[str], name: str | None = None, timeout_s: float | None = None
@@ -117,6 +119,16 @@ class Hooks:
             raise ConfigError("A command is a list of texts: the program and its arguments.", code="bad_hook")
         given = timeout_s if timeout_s is not None else COMMAND_TIMEOUT_S
         self._add(name or f"command-{_short(*argv)}", phases, _executing(tuple(argv), given))
+
+    def check(self, rules: Rules) -> None:
+        """Refuse what could never be delivered: a webhook that the gate does not let out, by its text alone (A-65)."""
+        for hook in self._hooks.values():
+            if hook.url is not None:
+                try:
+                    check_url(hook.url, rules=rules)
+                except EgressRefused as refusal:
+                    message = f"The gate does not let out the webhook {hook.name!r} ({refusal.reason})."
+                    raise ConfigError(message, code="bad_hook") from refusal
 
     def letters(self, decision: Decision) -> list[Letter]:
         """What a decision owes to the hooks: one letter for each hook and each phase that was entered."""
@@ -136,14 +148,14 @@ class Hooks:
             if step.after in hook.phases:
                 yield _letter(hook, event)
 
-    def _add(self, name: str, phases: Sequence[str], run: Run) -> None:
+    def _add(self, name: str, phases: Sequence[str], run: Run, url: str | None = None) -> None:
         if not _is_name(name):
             raise ConfigError(f"A hook cannot be called {name!r}; give it a name.", code="bad_hook")
         if name in self._hooks:
             raise ConfigError(f"There is a hook called {name!r} already.", code="bad_hook")
         if not _are_phases(phases):
             raise ConfigError(f"A hook waits for phases: {', '.join(sorted(_PHASES))}.", code="bad_hook")
-        self._hooks[name] = Hook(name, frozenset(map(str, phases)), run)
+        self._hooks[name] = Hook(name, frozenset(map(str, phases)), run, url)
 
 
 def _is_name(given: object) -> bool:
