@@ -19,6 +19,8 @@ from twophp.engine.exchange import StoredResponse
 from twophp.engine.execution import Settled
 from twophp.stores.sqlite.verify import verify
 
+OLD, NEW = KeyRing({"old": b"o" * 32}, active="old"), KeyRing({"new": b"n" * 32}, active="new")
+
 pytestmark = pytest.mark.anyio
 
 
@@ -56,13 +58,20 @@ async def test_what_cannot_name_a_resource_is_refused_in_the_handler(name: Any) 
         assert (told, done.get(STATE), done.get(RESOURCE)) == (["bad_resource_id"], "COMMITTED", "7")
 
 
+async def sealed_with_both(store: str) -> None:
+    """As after a rotation whose old key was thrown away too early: the ring is the right one, but for a key."""
+    async with serving(store=store, keys=KeyRing(OLD.keys | NEW.keys, active="new")) as service:
+        await service.register("c-2")
+
+
 @pytest.mark.req("A-62", "A-34")
 async def test_a_request_that_cannot_be_opened_does_not_run_and_says_so_at_once(tmp_path: Path) -> None:
     """As with a ring that lacks its key: to wait for a lease would only make it look as if something might have run."""
     store = f"sqlite:///{tmp_path}/shop.db"
-    async with serving(store=store, keys=KeyRing({"old": b"o" * 32}, active="old")) as before:
+    async with serving(store=store, keys=OLD) as before:
         registered = await before.register()
-    async with serving(store=store, keys=KeyRing({"new": b"n" * 32}, active="new")) as service:
+    await sealed_with_both(store)
+    async with serving(store=store, keys=NEW) as service:
         done = await service.confirm(registered)
         assert (done.status, done.get(STATE), service.orders.runs) == (500, "FAILED", 0)
         assert b"indeterminate" not in done.body
@@ -149,10 +158,11 @@ async def test_a_reference_is_kept_as_a_text_and_never_costs_the_outcome(said: A
 async def test_who_took_over_and_cannot_open_the_request_does_not_say_that_nothing_ran(tmp_path: Path) -> None:
     """The one before it may have done all of it, so the client must not be told to try again."""
     store, again = f"sqlite:///{tmp_path}/shop.db", {"POST /orders": Policy.standard(on_crash="rerun")}
-    async with serving(store=store, policies=again, keys=KeyRing({"old": b"o" * 32}, active="old")) as before:
+    async with serving(store=store, policies=again, keys=OLD) as before:
         registered = await before.register()
         await confirmed_by_the_dead(before, registered.get(SERVER) or "")
-    async with serving(store=store, policies=again, keys=KeyRing({"new": b"n" * 32}, active="new")) as service:
+    await sealed_with_both(store)
+    async with serving(store=store, policies=again, keys=NEW) as service:
         await service.middleware.open()
         service.clock.now += 60_000
         await swept(service)

@@ -9,8 +9,10 @@ import logging
 import multiprocessing
 import os
 import stat
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.stores.orders import T0, HandClock, orders
@@ -201,6 +203,39 @@ def test_a_lost_ring_is_an_error_and_not_a_fresh_one(tmp_path: Path) -> None:
         open_vault(f"sqlite:///{tmp_path}/orders.db")
     assert code_of(refused) == "ring_missing"
     assert not ring.exists()
+
+
+@pytest.mark.req("A-62")
+def test_a_ring_that_is_another_databases_stops_the_start(tmp_path: Path) -> None:
+    url, right, other = f"sqlite:///{tmp_path}/orders.db", f"1:{A}", f"2:{B}"
+
+    async def fill() -> None:
+        async with orders(tmp_path / "orders.db", vault=open_vault(url, right)) as service:
+            await service.register(1)
+            await service.register(2)
+
+    asyncio.run(fill())
+    for wrong in (other, lambda: other, KeyRing({"2": b"b" * 32}, "2")):
+        with pytest.raises(ConfigError, match="belongs to the database") as refused:
+            open_vault(url, wrong)
+        assert code_of(refused) == "other_key_ring"
+    open_vault(url, f"{other},{right}")
+    open_vault(url, dev_ephemeral_key)  # For tests, which may begin again on the same file.
+
+
+@pytest.mark.req("A-62")
+def test_a_row_that_was_changed_says_nothing_about_the_ring(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/orders.db"
+
+    async def fill() -> None:
+        async with orders(tmp_path / "orders.db") as service:
+            await service.register(1)
+            await service.register(2)
+
+    asyncio.run(fill())
+    with closing(apsw.Connection(str(tmp_path / "orders.db"))) as connection:
+        connection.execute("UPDATE seal SET sealed = x'00' WHERE record = (SELECT max(record) FROM seal)")
+    open_vault(url)
 
 
 def test_an_empty_database_without_a_ring_gets_one(tmp_path: Path) -> None:

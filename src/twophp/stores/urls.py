@@ -12,12 +12,12 @@ import msgspec
 from twophp.core.errors import ConfigError
 from twophp.ports import Clock, Store, Vault
 from twophp.stores.clock import system_clock
-from twophp.stores.keys import Keys, configured_keys, provided_vault
+from twophp.stores.keys import Keys, configured_keys, dev_ephemeral_key, provided_vault
 from twophp.stores.memory import MemoryStore
 from twophp.stores.ring_file import KeysFile, RingFile, watching_vault
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.blocking import BlockingSQLite
-from twophp.stores.sqlite.reading import holds_seals
+from twophp.stores.sqlite.reading import holds_seals, newest_seals
 from twophp.stores.vault import AesGcmVault, KeyRing
 
 SUPPORTED: Final = "memory:, sqlite:///relative.db or sqlite:////absolute.db"
@@ -76,12 +76,30 @@ def open_vault(url: str, keys: Keys | None = None, *, clock: Clock = system_cloc
     else: for SQLite the file beside the database, made on the first start; for memory a ring that is forgotten with it.
     """
     where = parse_store_url(url)
+    vault = _open_vault(where, keys, clock)
+    if where.kind == "sqlite" and keys is not dev_ephemeral_key:
+        _refuse_other_ring(where.path, vault)
+    return vault
+
+
+def _open_vault(where: StoreUrl, keys: Keys | None, clock: Clock) -> AesGcmVault:
     if callable(keys):
         return provided_vault(keys)
     source = ring_source(where, keys, clock=clock)
     if isinstance(source, RingFile):
         source.ensure(lambda: holds_seals(where.path))
     return AesGcmVault(source) if isinstance(source, KeyRing) else watching_vault(source)
+
+
+def _refuse_other_ring(path: str, vault: AesGcmVault) -> None:
+    """Under a ring that is not its own nothing of a database opens, and what it seals would not under the right one.
+
+    Several are looked at: one that was changed says nothing about the ring.
+    """
+    newest = newest_seals(path)
+    if newest and not any(map(vault.has_key_of, newest)):
+        message = f"the key ring has no key that opens what {path} holds; give the ring that belongs to the database"
+        raise ConfigError(message, code="other_key_ring")
 
 
 def ring_source(

@@ -93,6 +93,14 @@ class AesGcmVault:
             message = "the sealed bytes, or the row they belong to, were changed"
             raise Tampered(message) from error
 
+    def has_key_of(self, sealed: bytes) -> bool:
+        """Whether the ring has the key that these bytes, or their beginning, say they were sealed with."""
+        try:
+            self._cipher(key_name(sealed))
+        except (KeyMissing, Tampered):
+            return False
+        return True
+
     def _cipher(self, name: bytes) -> AESGCM:
         if name not in self._ciphers:
             self._refresh()

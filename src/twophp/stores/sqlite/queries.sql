@@ -336,8 +336,8 @@ BEGIN;
 -- name: find_table
 SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?;
 
--- name: any_seal
-SELECT EXISTS (SELECT 1 FROM seal);
+-- name: newest_seals
+SELECT substr(sealed, 1, 257) FROM seal ORDER BY record DESC LIMIT 16;
 
 -- name: count_seals_of_others
 -- How many sealed parts do not begin with this header.

@@ -99,13 +99,18 @@ def _refuse_missing_tables(connection: apsw.Connection, path: str) -> None:
         raise StoreError(message, code="store_corrupt")
 
 
-def holds_seals(path: str) -> bool:
-    """Whether the database has anything sealed. One that does not exist yet has not, and is not made."""
+def newest_seals(path: str) -> list[bytes]:
+    """How the parts that were sealed last begin. A database that does not exist yet has none, and is not made."""
     if not Path(path).is_file():
-        return False
+        return []
     with _opened(path) as connection:
         is_ours = connection.execute(sql("find_table"), ("seal",)).get
-        return bool(is_ours and connection.execute(sql("any_seal")).get)
+        return [header for (header,) in connection.execute(sql("newest_seals"))] if is_ours else []
+
+
+def holds_seals(path: str) -> bool:
+    """Whether the database has anything sealed."""
+    return bool(newest_seals(path))
 
 
 def rows_by_key(path: str) -> dict[str, int]:
