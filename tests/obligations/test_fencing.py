@@ -5,14 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from tests.obligations.processes import run_workers
 from tests.obligations.scene import T0, TIMEOUT_MS, Scene, codes, lines_of, refused
-from twophp.core.errors import ConfigError
+from twophp.core.errors import CommitUnknown, ConfigError
 from twophp.obligations import ObligationError, ObligationTracker, StaleToken, State, Statement
+from twophp.ports import Change
 
 
 def is_stale(tracker: ObligationTracker, resource: str, number: int) -> bool:
@@ -138,3 +140,24 @@ def test_of_many_processes_one_holds_it_and_no_number_is_given_twice(durable: Sc
     taken = [int(line) for output in run_workers(durable.path, "fence", seeds=(1, 2, 3)) for line in output.split()]
     assert len(taken) >= 3
     assert sorted(taken) == list(range(1, len(taken) + 1))
+
+
+@pytest.mark.req("OBL-FLOW-5", "A-42")
+def test_a_token_whose_commit_nobody_could_tell_of_is_found_again(
+    scene: Scene, tracker: ObligationTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker.release(tracker.acquire("printer", "t"), "t")
+    store = tracker._runtime.store
+    real = store.transact
+
+    async def durable_and_unknown(keys: Any, decide: Any) -> Any:
+        monkeypatch.setattr(store, "transact", real)
+        await real(keys, decide)
+        raise CommitUnknown("the line went dead")
+
+    monkeypatch.setattr(store, "transact", durable_and_unknown)
+    monkeypatch.setattr(store, "reopen", lambda: real((), lambda _records: Change(answer=None)))
+    token = tracker.acquire("printer", "t")
+    assert token.number == 2
+    tracker.check("printer", token.number)
+    tracker.release(token, "t")

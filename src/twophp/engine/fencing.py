@@ -43,7 +43,16 @@ class Fencing:
         decision = admitted(await self._obligations.make(wanted), f"resource {resource!r}")
         held = decision.obligation
         assert held is not None
-        return Token(resource, decision.steps[-1].fence, held.obligation_id, held.overdue_at)
+        # Without a step it was made before, by a try whose end nobody could tell: then its token is in the store.
+        number = decision.steps[-1].fence if decision.steps else await self._number_of(resource, held.obligation_id)
+        return Token(resource, number, held.obligation_id, held.overdue_at)
+
+    async def _number_of(self, resource: str, obligation_id: str) -> int:
+        key = by_resource(resource)
+        fence: Fence | None = await self._store.transact((key,), lambda records: Change(answer=records.get(key)))
+        if fence is None or fence.obligation_id != obligation_id:
+            raise StaleToken(f"another has held {resource!r} since it was acquired")
+        return fence.token
 
     async def check(self, resource: str, number: int) -> None:
         """Raise StaleToken unless this very token holds the resource now. For whatever the resource protects."""
