@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.obligations.walk import Walk, acting
-from twophp.obligations import BudgetExhausted, ObligationError, ObligationTracker
+from twophp.obligations import BudgetExhausted, Effect, ObligationError, ObligationTracker
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120
@@ -61,7 +62,21 @@ def walk(url: str, seed: int) -> None:
         steps.go(60)
 
 
-PARTS: dict[str, Callable[[str, int], None]] = {"fence": fence, "budget": budget, "walk": walk}
+def stuck(url: str, _seed: int) -> None:
+    """Ends while a function that makes effects visible does not."""
+    called = threading.Event()
+
+    def publish(_effect: Effect) -> None:
+        called.set()
+        threading.Event().wait()
+
+    tracker = ObligationTracker(url, effects={"publish": publish})
+    tracker.commit(tracker.reserve("publish", None, "t"), "t")
+    called.wait()
+    print("at the end", flush=True)  # noqa: T201
+
+
+PARTS: dict[str, Callable[[str, int], None]] = {"fence": fence, "budget": budget, "walk": walk, "stuck": stuck}
 
 if __name__ == "__main__":
     PARTS[sys.argv[2]](f"sqlite:///{sys.argv[1]}", int(sys.argv[3]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import apsw
 import msgspec
 import pytest
 
+from tests.obligations.processes import run_workers
 from tests.obligations.scene import GUARD_S, TIMEOUT_MS, Scene, Sink, codes, refused
 from twophp.core.errors import StoreError
 from twophp.core.job import Tries
-from twophp.engine.effects import decode_payload, encode_payload
+from twophp.engine.effects import THREADS, decode_payload, encode_payload
 from twophp.obligations import Effect, ObligationTracker, State, Statement
 
 
@@ -117,6 +119,48 @@ def test_an_act_may_be_a_coroutine(scene: Scene) -> None:
         tracker.commit(oid, "t")
         assert done.wait(GUARD_S)
     assert seen == [oid]
+
+
+@pytest.mark.req("A-72")
+def test_a_function_that_never_returns_keeps_the_effects_of_its_own_flow_and_no_others(scene: Scene) -> None:
+    begun, go_on, sink = threading.Semaphore(0), threading.Event(), Sink()
+
+    def never_returns(_effect: Effect) -> None:
+        begun.release()
+        assert go_on.wait(GUARD_S)
+
+    with scene.tracker(effects={"publish": never_returns, "revoke": sink}) as tracker:
+        for _ in range(THREADS):
+            tracker.commit(tracker.reserve("publish", None, "t"), "t")
+        assert all(begun.acquire(timeout=GUARD_S) for _ in range(THREADS))
+        tracker.commit(tracker.reserve("publish", None, "t"), "t")
+        tracker.commit(tracker.reserve("revoke", None, "t"), "t")
+        try:
+            sink.wait_for(1)
+        finally:
+            go_on.set()
+
+
+def test_a_process_ends_although_a_function_never_returns(tmp_path: Path) -> None:
+    assert run_workers(tmp_path / "effects.db", "stuck", [0]) == ["at the end\n"]
+
+
+def test_a_function_that_wants_to_end_the_process_has_failed_and_no_more(scene: Scene) -> None:
+    done, attempts = threading.Event(), list[str]()
+
+    def publish(effect: Effect) -> None:
+        attempts.append(effect.obligation_id)
+        if len(attempts) < 2:
+            sys.exit("the receiver is away")
+        done.set()
+
+    tries = Tries(first_delay_ms=1, factor=1)
+    with scene.tracker(effects={"publish": publish}, tries=tries, wait=_impatiently(scene)) as tracker:
+        oid = tracker.reserve("publish", None, "t")
+        tracker.commit(oid, "t")
+        assert done.wait(GUARD_S)
+        assert tracker.get(oid).state is State.COMMITTED
+    assert attempts == [oid, oid]
 
 
 @pytest.mark.req("OBL-CMT-2", "A-72")

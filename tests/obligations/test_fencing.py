@@ -144,7 +144,7 @@ def test_of_many_processes_one_holds_it_and_no_number_is_given_twice(durable: Sc
 
 @pytest.mark.req("OBL-FLOW-5", "A-42")
 def test_a_token_whose_commit_nobody_could_tell_of_is_found_again(
-    scene: Scene, tracker: ObligationTracker, monkeypatch: pytest.MonkeyPatch
+    tracker: ObligationTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker.release(tracker.acquire("printer", "t"), "t")
     store = tracker._runtime.store

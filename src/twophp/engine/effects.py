@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -20,9 +21,7 @@ from twophp.core.obligation import Obligation, Resolution, State
 from twophp.engine.outbox import Deliver, Delivery, Letter
 
 THREADS: Final = 8
-
-# A callable that never returns holds a thread; these are ours alone, so it cannot hold the application's.
-_CALLING: Final = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="twophp-effect")
+"""How many calls of one flow's function are made at a time, each in a thread."""
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,10 +100,11 @@ def letter_for(settled: Obligation, payload: bytes) -> Letter:
 
 def act_deliverer(acts: Mapping[str, Act]) -> Deliver:
     """Delivers jobs by the flow they are named after. A flow that nobody acts on has nothing to do."""
+    callers = {flow: _Caller(act) for flow, act in acts.items()}
 
     async def deliver(delivery: Delivery) -> None:
-        act = acts.get(delivery.job.name)
-        if act is None:
+        caller = callers.get(delivery.job.name)
+        if caller is None:
             return
         owed = _OWED.decode(delivery.payload)
         effect = Effect(
@@ -116,15 +116,59 @@ def act_deliverer(acts: Mapping[str, Act]) -> Deliver:
             resolution=owed.resolution,
             payload=decode_payload(owed.payload),
         )
-        await _call(act, effect)
+        try:
+            await caller.call(effect)
+        except SystemExit as error:  # It would end the event loop, and whoever waits for it would wait for ever.
+            raise RuntimeError("an effect or a release must not end the process") from error
 
     return deliver
 
 
-async def _call(act: Act, effect: Effect) -> None:
-    if inspect.iscoroutinefunction(act):
-        await act(effect)
-        return
-    found = await asyncio.get_running_loop().run_in_executor(_CALLING, act, effect)
-    if inspect.isawaitable(found):  # A partial, or an object whose ``__call__`` is async.
-        await found
+class _Caller:
+    """Calls what one flow's effects are made visible by, or released.
+
+    A function that never returns keeps its thread for good. So each flow has threads of its own, or the effects of
+    another would be given up without ever having been tried; and they are daemons, or no process could end.
+    """
+
+    def __init__(self, act: Act) -> None:
+        self._act = act
+        self._free = asyncio.Semaphore(THREADS)
+
+    async def call(self, effect: Effect) -> None:
+        """Returns or raises as the act does."""
+        if inspect.iscoroutinefunction(self._act):
+            await self._act(effect)
+            return
+        found = await self._in_thread(effect)
+        if inspect.isawaitable(found):  # A partial, or an object whose ``__call__`` is async.
+            await found
+
+    async def _in_thread(self, effect: Effect) -> Any:
+        await self._free.acquire()
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+        def end(result: Any, error: BaseException | None) -> None:
+            self._free.release()
+            if not over.done():  # Else it was cut off.
+                over.set_result((result, error))
+
+        def work() -> None:
+            result, raised = None, None
+            try:
+                result = self._act(effect)
+            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is.
+                raised = error
+            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                loop.call_soon_threadsafe(end, result, raised)
+
+        try:
+            threading.Thread(target=work, name="twophp-effect", daemon=True).start()
+        except BaseException:
+            self._free.release()
+            raise
+        result, raised = await over
+        if raised is not None:
+            raise raised
+        return result
