@@ -16,7 +16,8 @@ from tests.obligations.processes import run_workers
 from tests.obligations.scene import GUARD_S, TIMEOUT_MS, Scene, Sink, codes, refused
 from twophp.core.errors import StoreError
 from twophp.core.job import Tries
-from twophp.engine.effects import THREADS, decode_payload, encode_payload
+from twophp.engine.calling import AT_A_TIME
+from twophp.engine.effects import decode_payload, encode_payload
 from twophp.obligations import Effect, ObligationTracker, State, Statement
 
 
@@ -130,9 +131,9 @@ def test_a_function_that_never_returns_keeps_the_effects_of_its_own_flow_and_no_
         assert go_on.wait(GUARD_S)
 
     with scene.tracker(effects={"publish": never_returns, "revoke": sink}) as tracker:
-        for _ in range(THREADS):
+        for _ in range(AT_A_TIME):
             tracker.commit(tracker.reserve("publish", None, "t"), "t")
-        assert all(begun.acquire(timeout=GUARD_S) for _ in range(THREADS))
+        assert all(begun.acquire(timeout=GUARD_S) for _ in range(AT_A_TIME))
         tracker.commit(tracker.reserve("publish", None, "t"), "t")
         tracker.commit(tracker.reserve("revoke", None, "t"), "t")
         try:

@@ -7,21 +7,15 @@ on every attempt. The payload travels with the job, so that a rolled-back obliga
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import threading
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from twophp.core.errors import Refused
 from twophp.core.obligation import Obligation, Resolution, State
+from twophp.engine.calling import Caller
 from twophp.engine.outbox import Deliver, Delivery, Letter
-
-THREADS: Final = 8
-"""How many calls of one flow's function are made at a time, each in a thread."""
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +94,7 @@ def letter_for(settled: Obligation, payload: bytes) -> Letter:
 
 def act_deliverer(acts: Mapping[str, Act]) -> Deliver:
     """Delivers jobs by the flow they are named after. A flow that nobody acts on has nothing to do."""
-    callers = {flow: _Caller(act) for flow, act in acts.items()}
+    callers = {flow: Caller(act, "twophp-effect") for flow, act in acts.items()}
 
     async def deliver(delivery: Delivery) -> None:
         caller = callers.get(delivery.job.name)
@@ -116,59 +110,6 @@ def act_deliverer(acts: Mapping[str, Act]) -> Deliver:
             resolution=owed.resolution,
             payload=decode_payload(owed.payload),
         )
-        try:
-            await caller.call(effect)
-        except SystemExit as error:  # It would end the event loop, and whoever waits for it would wait for ever.
-            raise RuntimeError("an effect or a release must not end the process") from error
+        await caller.call(effect)
 
     return deliver
-
-
-class _Caller:
-    """Calls what one flow's effects are made visible by, or released.
-
-    A function that never returns keeps its thread for good. So each flow has threads of its own, or the effects of
-    another would be given up without ever having been tried; and they are daemons, or no process could end.
-    """
-
-    def __init__(self, act: Act) -> None:
-        self._act = act
-        self._free = asyncio.Semaphore(THREADS)
-
-    async def call(self, effect: Effect) -> None:
-        """Returns or raises as the act does."""
-        if inspect.iscoroutinefunction(self._act):
-            await self._act(effect)
-            return
-        found = await self._in_thread(effect)
-        if inspect.isawaitable(found):  # A partial, or an object whose ``__call__`` is async.
-            await found
-
-    async def _in_thread(self, effect: Effect) -> Any:
-        await self._free.acquire()
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-
-        def end(result: Any, error: BaseException | None) -> None:
-            self._free.release()
-            if not over.done():  # Else it was cut off.
-                over.set_result((result, error))
-
-        def work() -> None:
-            result, raised = None, None
-            try:
-                result = self._act(effect)
-            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is.
-                raised = error
-            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                loop.call_soon_threadsafe(end, result, raised)
-
-        try:
-            threading.Thread(target=work, name="twophp-effect", daemon=True).start()
-        except BaseException:
-            self._free.release()
-            raise
-        result, raised = await over
-        if raised is not None:
-            raise raised
-        return result

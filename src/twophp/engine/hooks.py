@@ -23,12 +23,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
 import re
 import signal
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -39,12 +37,12 @@ from twophp.core.intent import Intent, Phase
 from twophp.core.phase import Decision
 from twophp.core.records import Instant, JournalEvent
 from twophp.engine.callbacks import Call, SignedPost
+from twophp.engine.calling import Caller
 from twophp.engine.connectors import require_committed
 from twophp.engine.egress_urls import Rules, check_url
 from twophp.engine.outbox import Deliver, Delivery, Letter
 
 COMMAND_TIMEOUT_S: Final = 20.0
-THREADS: Final = 8
 NAME_TAG: Final = b"twophp:hook-name:1"
 OURS: Final = "TWOPHP_"
 """Settings that begin like this may be secrets; a command does not get them."""
@@ -52,9 +50,6 @@ OURS: Final = "TWOPHP_"
 # No "/": it separates what job ids are made of.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _PHASES: Final = frozenset(Phase) - {Phase.ABSENT}
-
-# A callable that never returns holds a thread; these are ours alone, so it cannot hold the application's.
-_CALLING: Final = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="twophp-hook")
 
 
 class PhaseEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,13 +217,10 @@ def _short(*texts: str) -> str:
 
 
 def _calling(function: Callable[[PhaseEvent], Any]) -> Run:
+    caller = Caller(function, "twophp-hook")
+
     async def run(event: PhaseEvent, _delivery: Delivery, _send: SignedPost | None) -> None:
-        if inspect.iscoroutinefunction(function):
-            await function(event)
-            return
-        found = await asyncio.get_running_loop().run_in_executor(_CALLING, function, event)
-        if inspect.isawaitable(found):  # A partial, or an object whose ``__call__`` is async.
-            await found
+        await caller.call(event)
 
     return run
 

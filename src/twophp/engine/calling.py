@@ -1,0 +1,86 @@
+"""Calling what a user gave us: a function in a thread, whatever awaits on the event loop.
+
+A function that never returns keeps its thread for good. So each has threads of its own, or it would be in the way of
+the others; and they are daemons, or no process could end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, Final
+
+AT_A_TIME: Final = 8
+"""How many calls of one function are made at a time."""
+
+
+class Caller:
+    """Calls one function, or one object, with one argument."""
+
+    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+        self._function = function
+        self._threads = _Threads(AT_A_TIME, name)
+
+    async def call(self, given: Any) -> None:
+        """Returns or raises as the function does; an exit is an error like any other."""
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                await self._function(given)
+                return
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._function, given)
+            if inspect.isawaitable(found):  # A partial, or an object whose ``__call__`` is async.
+                await found
+        except SystemExit as error:  # It would end the event loop, and whoever waits for it would wait for ever.
+            raise RuntimeError("what is called must not end the process") from error
+
+
+class _Threads(Executor):
+    """Daemon threads that end when there is nothing left to do."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._running = 0
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        """See ``Executor.submit``."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._waiting.append((future, partial(function, *args, **named)))
+            if self._running == self._most:
+                return future
+            self._running += 1
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except BaseException:
+            future.cancel()  # Whoever comes across it leaves it alone.
+            with self._lock:
+                self._running -= 1
+            raise
+        return future
+
+    def _work(self) -> None:
+        while (errand := self._next()) is not None:
+            future, work = errand
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is.
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._running -= 1
+            return None
