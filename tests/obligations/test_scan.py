@@ -6,13 +6,15 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.obligations.scene import GUARD_S, TIMEOUT_MS, Scene, codes
-from twophp.core.errors import StoreUnavailable
+from tests.obligations.scene import GUARD_S, TIMEOUT_MS, Scene, Sink, codes
+from twophp.core.errors import KeyMissing, StoreUnavailable
 from twophp.obligations import ObligationTracker, State
+from twophp.stores.vault import KeyRing
 
 
 @pytest.mark.req("OBL-LEAK-2", "OBL-LEAK-3", "OBL-LEAK-5", "OBL-LEAK-6", "OBL-LEAK-7", "A-74", "A-77", "T4-4")
@@ -49,6 +51,34 @@ def test_a_scan_rolls_back_what_is_at_or_over_its_timeout_and_nothing_else(
 def test_a_scan_that_finds_nothing_says_so(tracker: ObligationTracker) -> None:
     assert tracker.run_leak_scan().scanned == 0
     assert codes(tracker) == ["OBL-005"]
+
+
+@pytest.mark.req("OBL-INV-2", "A-71")
+def test_one_whose_key_is_gone_keeps_no_other_from_being_released(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene, release, lost, ring = Scene("sqlite", tmp_path), Sink(), KeyRing.generate(), KeyRing.generate()
+    with scene.tracker(keys=lost, releases={"publish": release}) as tracker:
+        locked, owes_nothing = (
+            tracker.reserve("publish", {"key": "a"}, "t"),
+            tracker.reserve("revoke", {"key": "a"}, "t"),
+        )
+    with scene.tracker(keys=ring, releases={"publish": release}) as tracker:
+        open_ = tracker.reserve("publish", {"key": "b"}, "t")
+        assert tracker.rollback(owes_nothing, "t").changed
+        with pytest.raises(KeyMissing):
+            tracker.rollback(locked, "t")
+        scene.clock.now += TIMEOUT_MS
+        assert [one.obligation_id for one in tracker.run_leak_scan().leaked] == [open_]
+        assert f"keys to their payloads: 1, the first is {locked}" in caplog.text
+        release.wait_for(1)
+    with scene.tracker(keys=lost, releases={"publish": release}) as tracker:  # The key is back, and nothing was lost.
+        assert [one.obligation_id for one in tracker.run_leak_scan().leaked] == [locked]
+        release.wait_for(2)
+    assert [(effect.obligation_id, effect.payload) for effect in release.seen] == [
+        (open_, {"key": "b"}),
+        (locked, {"key": "a"}),
+    ]
 
 
 @pytest.mark.req("OBL-LEAK-4")

@@ -126,20 +126,27 @@ class Settling(Wanted):
 
 
 class Leaking(Wanted):
-    """Rolls back those of ``visited`` that are at or over their timeout. Its answer is a list of decisions."""
+    """Rolls back those of ``visited`` that are at or over their timeout. Its answer is a list of decisions.
 
-    __slots__ = ("_command", "_visited")
+    One whose release is owed and whose payload nobody can open stays as it is, named in ``left``: rolled back, it would
+    keep nothing to release by. It is no reason to keep the others.
+    """
+
+    __slots__ = ("_command", "_visited", "left")
 
     def __init__(self, follows: Consequences, visited: tuple[Key, ...], more: tuple[Key, ...], command: Scan) -> None:
         self._follows, self.keys, self.payloads, self.then = follows, (*visited, *more), _NO_PAYLOADS, None
         self.reads = tuple(key.values[0] for key in visited)
         self._visited = visited
         self._command = command
+        self.left: tuple[str, ...] = ()
 
     def __call__(self, records: Records) -> Change:
         """See ``Wanted``."""
         decisions = [decide(records.get(key), self._command, records.now) for key in self._visited]
-        return self._follows.of_all(self, records, [one for one in decisions if one.changed])
+        changed = [(one, one.obligation) for one in decisions if one.changed and one.obligation is not None]
+        self.left = tuple(leaked.obligation_id for _one, leaked in changed if self._follows.lacks(self, leaked))
+        return self._follows.of_all(self, records, [one for one, it in changed if it.obligation_id not in self.left])
 
 
 class SettlingAll(Wanted):
@@ -200,16 +207,22 @@ class Consequences:
         counts, gone = self._counts(wanted, records, [record for record, _steps in changed])
         return Change(answer=decisions, puts=(*puts, *counts), drops=gone)
 
-    def _owed(self, wanted: Wanted, settled: Obligation, now: Instant) -> Iterable[Put]:
+    def lacks(self, wanted: Wanted, settled: Obligation) -> bool:
+        """Whether something is owed whose payload is not at hand."""
+        return self._owes(settled) and settled.obligation_id not in wanted.payloads
+
+    def _owes(self, settled: Obligation) -> bool:
         acts: Mapping[str, Any] = {_COMMITTED: self.rules.effects, _ROLLED_BACK: self.rules.releases}.get(
             settled.state, {}
         )
-        if self.outbox is None or settled.flow not in acts:
+        return self.outbox is not None and settled.flow in acts
+
+    def _owed(self, wanted: Wanted, settled: Obligation, now: Instant) -> Iterable[Put]:
+        if self.outbox is None or not self._owes(settled):
             return ()
-        payload = wanted.payloads.get(settled.obligation_id)
-        if payload is None:
+        if self.lacks(wanted, settled):
             raise NeedsPayload(settled.obligation_id)
-        return (self.outbox.put_for(letter_for(settled, payload), now),)
+        return (self.outbox.put_for(letter_for(settled, wanted.payloads[settled.obligation_id]), now),)
 
     def _counts(
         self, wanted: Wanted, records: Records, changed: Sequence[Obligation]

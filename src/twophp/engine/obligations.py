@@ -10,13 +10,14 @@ fencing token, the intent that a handler executes) adds to them before they are 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from twophp.core.budget import BudgetExhausted, by_flow
-from twophp.core.errors import CommitUnknown, StorePoisoned
+from twophp.core.errors import CommitUnknown, StorePoisoned, VaultError
 from twophp.core.identity import seal_context
 from twophp.core.machine import Goto
 from twophp.core.obligation import (
@@ -53,6 +54,8 @@ from twophp.engine.obligation_rules import Rules
 from twophp.engine.outbox import Outbox
 from twophp.ports import MOST_ROWS, Change, MintId, Statement, Store, Vault
 from twophp.ports import Obligations as Question
+
+log: Final = logging.getLogger("twophp.obligations")
 
 SCAN_PAGE: Final = 256
 """How many obligations one transaction of a scan looks at."""
@@ -238,8 +241,8 @@ class Obligations:
         return self._outbox is None and self._told is None and not self._rules.budgets
 
     async def _made(self, wanted: Wanted) -> Any:
-        if self._outbox is not None:
-            await self._read_payloads(wanted)
+        if self._outbox is not None:  # What cannot be opened matters only to whoever asks for it, in ``_remedy``.
+            await self._read_payloads(wanted, errors=VaultError)
         try:
             return await self._store.transact(wanted.keys, wanted)
         except MAY_BE_MADE_AGAIN as error:
@@ -272,9 +275,18 @@ class Obligations:
             case _:  # Nobody could tell whether it was written. With the store open again, deciding tells (A-42).
                 await self._store.reopen()
 
-    async def _read_payloads(self, wanted: Wanted) -> None:
-        """Have at hand what may have to be released or delivered. A payload never changes, so there is no race."""
-        wanted.payloads = {id_: await self._stored_payload(id_) or b"" for id_ in wanted.reads}
+    async def _read_payloads(self, wanted: Wanted, *, errors: type[Exception] | tuple[()] = ()) -> None:
+        """Have at hand what may have to be released or delivered. A payload never changes, so there is no race.
+
+        Those that fail with one of ``errors`` are left out.
+        """
+        found: dict[str, bytes] = {}
+        for id_ in wanted.reads:
+            try:
+                found[id_] = await self._stored_payload(id_) or b""
+            except errors:
+                continue
+        wanted.payloads = found
 
     async def _leak_page(self, trace_id: str) -> list[Obligation]:
         keys = await self._store.due(OBLIGATION, self._store.now() + 1, SCAN_PAGE)
@@ -282,6 +294,9 @@ class Obligations:
             return []
         wanted = Leaking(self._follows, tuple(keys), self._follows.budget_keys, Scan(trace_id=trace_id))
         decisions: Sequence[Decision] = await self._made(wanted)
+        if wanted.left:
+            message = "overdue obligations cannot be released without the keys to their payloads: %d, the first is %s"
+            log.error(message, len(wanted.left), wanted.left[0])
         self.tell(decisions)
         return [one.obligation for one in decisions if one.obligation is not None]
 
