@@ -14,7 +14,7 @@ import pytest
 from tests.core import intents
 from tests.registrar.scene import KEPT, MINUTE, OWNER, Scene, short, sqlite_url
 from twophp.core import phase, registration
-from twophp.core.errors import ConfigError, Refused, StoreError, StoreUnavailable
+from twophp.core.errors import ConfigError, Refused, StoreError, StorePoisoned, StoreUnavailable
 from twophp.core.registrar import Readback
 from twophp.core.surface import report_surface
 from twophp.registrar import AsyncRegistrar, Registrar, RegistrationRequest, State, VerifyStatus
@@ -138,6 +138,17 @@ def test_a_commit_that_fails_shows_nothing_and_sends_to_resolve(filed: Scene, er
     assert [line.code for line in filed.registrar.audit("lrk-1")] == [code]
     resolved = filed.registrar.resolve("lrk-1")
     assert (resolved.code, resolved.state) == ("ABSENT", State.S0)
+    assert filed.registrar.register(request).admitted
+
+
+@pytest.mark.req("REG-S1", "A-93")
+@pytest.mark.parametrize("part", ["store", "audit"])
+def test_a_registrar_recovers_by_itself_from_a_commit_that_nobody_could_tell_of(filed: Scene, part: str) -> None:
+    """Whoever comes next has nothing to resolve: it was somebody else's nonce, verdict or line."""
+    getattr(parts(filed), part)._writer._poison = StorePoisoned("a commit failed; open it anew")
+    request = filed.asks()
+    assert filed.registrar.register(filed.asks(authorization_nonce="junk")).code == "NONCE_UNBOUND"
+    assert [line.code for line in filed.registrar.audit()] == ["NONCE_UNBOUND"]
     assert filed.registrar.register(request).admitted
 
 

@@ -31,7 +31,7 @@ from twophp.core.registrar_records import (
 from twophp.core.registration import CompensationRequest, Registration, RegistrationRequest, VerifyStatus
 from twophp.core.rulebook import PRIOR_RESULT, REGISTRATION_HOLD, VERIFY_FAILED, Answer
 from twophp.core.surface import SurfaceReport
-from twophp.ports import Clock, MintId
+from twophp.ports import Clock, MintId, Store
 from twophp.registrar import changes
 from twophp.registrar.changes import Wish
 from twophp.registrar.crowd import Crowd, Crowds
@@ -226,12 +226,7 @@ class AsyncRegistrar:
 
         Takes the write lock: a read beside an open transaction proves nothing. It answers on hold, and at any age.
         """
-        wish = changes.resolving(logical_request_key)
-        try:
-            decision: Decision = await self._transact(wish)
-        except StorePoisoned:
-            await self._opened.reopen()  # From here on, reading tells for good what an unknown commit became.
-            decision = await self._transact(wish)
+        decision: Decision = await self._transact(changes.resolving(logical_request_key))
         return await self._after(decision)
 
     async def compensate(
@@ -338,7 +333,7 @@ class AsyncRegistrar:
         return self._opened.witness
 
     async def _transact(self, wish: Wish) -> Any:
-        return await self._opened.store.transact(*wish)
+        return await _made(self._opened.store, wish)
 
     async def _is_fit(self) -> bool:
         """Whether the surface is proven fit as it is: a proof holds for the schema that it was made over."""
@@ -375,10 +370,22 @@ class AsyncRegistrar:
             )
 
         try:
-            await self._opened.audit.transact(*changes.noting(failure))
+            await _made(self._opened.audit, changes.noting(failure))
         except StoreError as error:
             message = f"{decision.code}, and its audit could not be written: {error}"
             raise StoreError(message, code="audit_failed") from error
+
+
+async def _made(store: Store, wish: Wish) -> Any:
+    """What became of a wish. A store that an earlier commit has poisoned decides nothing, so it is opened anew first.
+
+    From there on, reading tells for good what an unknown commit became.
+    """
+    try:
+        return await store.transact(*wish)
+    except StorePoisoned:
+        await store.reopen()
+        return await store.transact(*wish)
 
 
 def _is_failure(decision: Answer[Any]) -> bool:

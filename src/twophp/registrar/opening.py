@@ -25,10 +25,6 @@ class Opened(msgspec.Struct, kw_only=True):
     witness: Witness
     path: str = ""
 
-    async def reopen(self) -> None:
-        """Start over after a commit that nobody could tell the end of."""
-        await self.store.reopen()
-
     async def close(self) -> None:
         """Let go of everything."""
         self.witness.close()
