@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from tests.registrar.scene import Scene
-from twophp.registrar import Decision, RegistrationRequest, State
+from twophp.registrar import AsyncRegistrar, Decision, RegistrationRequest, State
 
 ROOT = Path(__file__).parents[2]
 THREADS = 32
@@ -134,3 +135,17 @@ def test_whoever_comes_after_the_winner_has_not_raced(scene: Scene) -> None:
     with ThreadPoolExecutor(3) as threads:
         decisions = list(threads.map(scene.registrar.register, others))
     assert {decision.code for decision in decisions} == {"REPLAY_ATTEMPT_NO_BYPASS"}
+
+
+def test_an_attempt_that_is_cancelled_before_it_begins_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        async with AsyncRegistrar("memory:") as registrar:
+            for number in range(100):
+                request = RegistrationRequest("RS/1", f"k-{number}", "op", "t", "h", "o", "r", "n", "a")
+                attempt = asyncio.ensure_future(registrar.register(request))
+                attempt.cancel()
+                await asyncio.wait([attempt])
+            del attempt
+            assert len(registrar._crowds._by_key) == 0
+
+    asyncio.run(main())

@@ -9,12 +9,13 @@ somebody outside of it, or its last member; whoever calls later looks for himsel
 from __future__ import annotations
 
 import threading
+from weakref import WeakValueDictionary
 
 
 class Crowd:
     """The attempts of one key, and whether the first of them saw it free."""
 
-    __slots__ = ("has_won", "members", "was_free")
+    __slots__ = ("__weakref__", "has_won", "members", "was_free")
 
     def __init__(self) -> None:
         self.members = 0
@@ -27,7 +28,8 @@ class Crowds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_key: dict[str, Crowd] = {}
+        # An attempt that was cancelled before it began never leaves: its crowd goes with whoever still holds it.
+        self._by_key: WeakValueDictionary[str, Crowd] = WeakValueDictionary()
 
     def join(self, key: str) -> Crowd:
         """The crowd of ``key``, with one more member."""
