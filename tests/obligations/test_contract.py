@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests.obligations.scene import T0, TIMEOUT_MS, HandClock, Scene, codes, lines_of, refused
 from twophp.core.errors import ConfigError, Refused, StoreUnavailable
 from twophp.core.intent import Intent, Mode
+from twophp.core.job import Tries
 from twophp.engine.current import RunningIntent, executing
 from twophp.obligations import ObligationTracker, State, UnknownFlow
 
@@ -303,3 +306,59 @@ def test_settings_that_cannot_work_start_nothing(scene: Scene, wrong: dict[str, 
         scene.tracker(**wrong)
     assert error.value.code == "bad_obligations"
     assert not scene.path.exists()
+
+
+WRONG: list[dict[str, Any]] = [
+    {"flows": None},
+    {"flows": [5]},
+    {"flow_budget": True},
+    {"flow_budget": "10"},
+    {"leak_timeout_secs": "30"},
+    {"leak_timeout_secs": True},
+    {"leak_timeout_secs": math.inf},
+    {"leak_timeout_secs": None},
+    {"scan_interval_secs": "5"},
+    {"scan_interval_secs": math.nan},
+    {"retention_secs": "for ever"},
+    {"retention_secs": math.inf},
+    {"effects": [print]},
+    {"releases": "print"},
+    {"service": 5},
+    {"service": ""},
+    {"tries": 5},
+    {"tries": Tries(attempts=True)},
+    {"tries": Tries(attempts=2.5)},  # type: ignore[arg-type]
+    {"clock": 5},
+    {"wait": 5},
+    {"effect": {"publish": print}},
+]
+
+
+@pytest.mark.parametrize("options", WRONG, ids=str)
+def test_an_option_of_the_wrong_kind_is_refused_by_its_name(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        ObligationTracker(f"sqlite:///{tmp_path}/effects.db", **options)
+    assert error.value.code == "bad_setting"
+    assert (*options,)[0] in str(error.value) or "attempts" in str(error.value)
+    assert list(tmp_path.iterdir()) == []  # Nothing was made of it.
+
+
+@pytest.mark.parametrize("options", [{"flow_budget": {"publish": "5"}}, {"effects": {"publish": "print"}}], ids=str)
+def test_what_a_flow_is_given_must_fit(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        ObligationTracker("memory:", **options)
+    assert error.value.code == "bad_obligations"
+
+
+def test_one_text_is_one_flow() -> None:
+    with ObligationTracker("memory:", flows="billing", scan_interval_secs=None) as tracker:
+        assert tracker.reserve("billing", None, "t")
+        with pytest.raises(UnknownFlow):
+            tracker.reserve("b", None, "t")
+
+
+@pytest.mark.parametrize("timeout_secs", ["5", True, math.inf, math.nan, 1e200])
+def test_a_timeout_that_is_no_time_is_refused(tracker: ObligationTracker, timeout_secs: Any) -> None:
+    with pytest.raises(Refused) as error:
+        tracker.reserve("publish", None, "t", timeout_secs=timeout_secs)
+    assert error.value.code == "bad_timeout"

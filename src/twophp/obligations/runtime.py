@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 from twophp.core.errors import ConfigError, StoreError
 from twophp.core.job import DEFAULT_TRIES, Tries
@@ -13,6 +14,7 @@ from twophp.core.obligation import LEAK_TIMEOUT_MS, Obligation, ObligationError
 from twophp.engine.current import current_intent
 from twophp.engine.effects import Act, act_deliverer
 from twophp.engine.fencing import Fencing
+from twophp.engine.kinds import Kinds, check_kinds
 from twophp.engine.obligation_retention import RETENTION_MS
 from twophp.engine.obligation_rules import SCAN_INTERVAL_S, Rules, rules_for
 from twophp.engine.obligations import Obligations, Told
@@ -82,6 +84,7 @@ class Runtime:
     """Everything of one tracker that is open. Its coroutines suspend only where its store does."""
 
     def __init__(self, url: str, options: Options) -> None:
+        _check(url, options)
         self.url = url
         self.rules = _rules(options)
         interval = options.get("scan_interval_secs", self.rules.scan_interval_s)
@@ -152,12 +155,34 @@ class Runtime:
             await self._wait(self._stopping, self.rules.scan_interval_s)
 
 
+_TRIES: Final[Kinds] = ((Tries.__struct_fields__, (int,), "a whole number"),)
+_KINDS: Final[Kinds] = (
+    (("service",), (str,), "a text"),
+    (("tries",), (Tries,), "a Tries"),
+)
+
+
+def _check(url: object, options: Options) -> None:
+    """Raise ConfigError for what no tracker can be told. A misspelled ``effects`` would lose every one of them."""
+    if not isinstance(url, str):  # Not quoted: a URL may hold a password.
+        raise ConfigError(f"the store's URL must be a text, not of type {type(url).__name__}", code="bad_setting")
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise ConfigError(f"unknown setting: {', '.join(sorted(unknown))}", code="bad_setting")
+    said: Any = {"service": SERVICE, "tries": DEFAULT_TRIES, "clock": system_clock, "wait": wait_for_news, **options}
+    check_kinds(SimpleNamespace(**said), _KINDS)
+    check_kinds(said["tries"], _TRIES)
+    for name in ("clock", "wait"):
+        if not callable(said[name]):
+            raise ConfigError(f"{name} must be a callable", code="bad_setting")
+    if not said["service"].isprintable() or not said["service"]:
+        raise ConfigError("service must be a printable name", code="bad_setting")
+
+
 def _rules(options: Options) -> Rules:
     interval = options.get("scan_interval_secs", SCAN_INTERVAL_S)
-    timeout = options.get("leak_timeout_secs", LEAK_TIMEOUT_MS / 1_000)
     return rules_for(
-        leak_timeout_secs=timeout,
-        scan_interval_secs=min(SCAN_INTERVAL_S, timeout) if interval is None else interval,
+        leak_timeout_secs=options.get("leak_timeout_secs", LEAK_TIMEOUT_MS / 1_000),
+        scan_interval_secs=SCAN_INTERVAL_S if interval is None else interval,  # Never above the timeout by default.
         retention_secs=options.get("retention_secs", RETENTION_MS / 1_000),
         flows=options.get("flows", ()),
         flow_budget=options.get("flow_budget"),
