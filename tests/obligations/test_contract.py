@@ -227,6 +227,15 @@ def test_a_guard_rolls_back_unless_it_was_committed(tracker: ObligationTracker) 
     assert [one.state.value for one in found] == ["RolledBack", "RolledBack", "Committed", "RolledBack"]
 
 
+def test_a_guard_that_is_entered_again_guards_again(tracker: ObligationTracker) -> None:
+    guard = tracker.guard("publish", {"key": "k1"}, "t")
+    with guard:
+        guard.commit()
+    with guard:
+        pass
+    assert tracker.get(guard.obligation_id).state is State.ROLLED_BACK
+
+
 def test_a_guard_that_comes_too_late_is_told_and_leaves_nothing(tracker: ObligationTracker, clock: HandClock) -> None:
     with refused("ERR_OBL_LEAK_TIMEOUT"), tracker.guard("publish", {"key": "k1"}, "t") as ob:
         clock.now += TIMEOUT_MS

@@ -146,6 +146,7 @@ class AsyncGuard:
 
     async def __aenter__(self) -> Self:
         self.obligation_id = await self._reserve()
+        self._is_settled = False
         return self
 
     async def __aexit__(

@@ -221,6 +221,7 @@ class Guard:
 
     def __enter__(self) -> Self:
         self.obligation_id = self._reserve()
+        self._is_settled = False  # A guard may be entered again: it is another obligation then.
         return self
 
     def __exit__(
