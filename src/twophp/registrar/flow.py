@@ -280,7 +280,7 @@ class AsyncRegistrar:
             if status is VerifyStatus.PENDING:
                 return status
             verdict: VerifyStatus = await self._transact(changes.verifying(one, status))
-        except Exception:
+        except (Exception, SystemExit):  # The latter would end the event loop, with everybody who waits for it.
             log.exception("the verifier could not speak about %s %s", one.about, one.subject)
             return VerifyStatus.PENDING
         return verdict
