@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.obligations.scene import Scene, codes
-from twophp.core.errors import ConfigError
+from tests.obligations.scene import GUARD_S, Scene, codes
+from twophp.core.errors import ConfigError, StoreUnavailable
 from twophp.engine.ledger import open_ledger
 from twophp.obligations import ObligationTracker, State
 from twophp.stores.clock import mint_uuid
@@ -70,3 +72,23 @@ def test_the_store_of_a_service_is_not_the_trackers(scene: Scene) -> None:
     with pytest.raises(ConfigError) as error:
         ObligationTracker(scene.url)
     assert error.value.code == "other_service"
+
+
+def test_a_forked_child_is_told_to_open_its_own(scene: Scene) -> None:
+    with scene.tracker(scan_interval_secs=5) as tracker:
+        tracker.reserve("publish", {"key": "parent"}, "t")
+        child = os.fork()
+        if not child:
+            os._exit(_as_a_child(tracker))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert tracker.reserve("publish", {"key": "parent again"}, "t")
+
+
+def _as_a_child(tracker: ObligationTracker) -> int:
+    signal.alarm(round(GUARD_S))  # Whoever waits for a thread that stayed behind dies of it.
+    try:
+        tracker.reserve("publish", {"key": "child"}, "t")
+    except StoreUnavailable as error:
+        tracker.close()
+        return 0 if error.code == "forked" else 1
+    return 2

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import msgspec
 import pytest
 
 from tests.registrar.scene import Scene
 from tests.registrar.test_race import Victim
+from twophp.core.errors import StoreUnavailable
 from twophp.registrar import State, VerifyStatus
 
 KILLED = -9
@@ -72,3 +76,21 @@ def test_resolve_fences_every_time_it_is_asked(scene: Scene) -> None:
     _, first = scene.registered()
     for _ in range(2):
         assert scene.registrar.resolve("lrk-1").result == first
+
+
+def test_a_forked_child_is_told_to_open_its_own(filed: Scene) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(_as_a_child(filed))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    filed.registered()
+
+
+def _as_a_child(scene: Scene) -> int:
+    signal.alarm(30)  # Whoever waits for a thread that stayed behind dies of it.
+    try:
+        scene.registrar.status()
+    except StoreUnavailable as error:
+        scene.close()
+        return 0 if error.code == "forked" else 1
+    return 2

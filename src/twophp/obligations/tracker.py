@@ -6,6 +6,7 @@ threads go to one event loop, where those that come at the same time share one c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
@@ -45,6 +46,7 @@ class ObligationTracker:
         self._portal = None if is_direct and not runtime.scans else Portal("twophp-obligations")
         self._run: Callable[[Coroutine[Any, Any, Any]], Any] = at_once if is_direct else self._portal_run
         self._closed = False
+        self._pid = os.getpid()
         try:
             self._run(runtime.open())
         except BaseException:
@@ -65,8 +67,11 @@ class ObligationTracker:
         self.close()
 
     def close(self) -> None:
-        """Stop scanning and delivering, finish what was accepted, let go. Closing twice is closing once."""
-        if self._closed:
+        """Stop scanning and delivering, finish what was accepted, let go. Closing twice is closing once.
+
+        In a child that was forked it does nothing: what is open is the parent's.
+        """
+        if self._closed or (self._portal is not None and self._pid != os.getpid()):
             return
         self._closed = True
         if self._portal is not None:
@@ -207,6 +212,9 @@ class ObligationTracker:
 
     def _portal_run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._portal is not None
+        if self._pid != os.getpid():  # The loop's thread stayed with the parent: nobody would ever answer.
+            coroutine.close()
+            raise StoreUnavailable("the tracker was opened before a fork; open one in the child", code="forked")
         return self._portal.run(coroutine)
 
 
