@@ -10,6 +10,7 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from tests.registrar.tables import FIT_POSTGRES
+from twophp.core.errors import ConfigError, StoreUnavailable
 from twophp.registrar import evaluate_surface, select_surface
 
 IU_ROUTE_ATTEMPT = """
@@ -106,3 +107,37 @@ def test_the_rejected_surface_is_refused_with_every_reason(database: str) -> Non
 def test_a_server_or_table_that_is_not_there_is_not_fit(database: str) -> None:
     assert evaluate_surface(database, "nothing").reasons["a"] == ("there is no table nothing",)
     assert not evaluate_surface("postgresql://nobody:secret@127.0.0.1:1/x", "ledger").fit
+
+
+DIES_AT_THE_LAST_PROBE = """
+CREATE SEQUENCE emptied;
+CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('emptied') = 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER a_die BEFORE TRUNCATE ON ledger FOR EACH STATEMENT EXECUTE FUNCTION die();
+"""
+
+
+@pytest.mark.req("REG-6-09")
+def test_a_connection_that_is_lost_proves_nothing_and_raises_nothing(database: str) -> None:
+    run(database, FIT_POSTGRES + DIES_AT_THE_LAST_PROBE)
+    report = evaluate_surface(database, "ledger")
+    assert report.verdict.failed == ("h",)
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'surfaces' AND pid <> pg_backend_pid()"
+    assert run(database, others) == 0
+
+
+def test_a_password_that_is_not_escaped_is_quoted_nowhere() -> None:
+    url = "postgresql://u:canary#51ab@127.0.0.1/x"
+    assert "canary" not in str(evaluate_surface(url, "ledger").reasons)
+    with pytest.raises(ConfigError) as error:
+        select_surface(url)
+    assert (error.value.code, error.value.__context__ is None or error.value.__suppress_context__) == ("bad_url", True)
+    assert "canary" not in str(error.value)
+
+
+def test_a_server_that_is_away_has_a_code() -> None:
+    with pytest.raises(StoreUnavailable):
+        select_surface("postgresql://nobody:secret@127.0.0.1:1/x")

@@ -6,12 +6,12 @@ Every value is handed over as text and cast by the server to its column's type, 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-from twophp.core.errors import ConfigError
+from twophp.core.errors import ConfigError, StoreUnavailable
 from twophp.stores.sqlite.sql import named
 from twophp.stores.surfaces import Column, Kind, NoSuchTable, Shape, Tried, Values, allowed_values, done, refused
 
@@ -36,7 +36,20 @@ async def connect(url: str) -> Any:
     """A connection, or an error that says what is missing."""
     if asyncpg is None:
         raise ConfigError("PostgreSQL needs twophp[postgres]", code="no_driver")
-    return await asyncpg.connect(url, timeout=CONNECT_S, command_timeout=STATEMENT_S)
+    try:
+        return await asyncpg.connect(url, timeout=CONNECT_S, command_timeout=STATEMENT_S)
+    except ValueError:  # Not quoted, nor kept: of a URL that is misread, any part may be the password.
+        raise ConfigError(
+            "the URL is none that PostgreSQL understands; is a sign in it not escaped?", code="bad_url"
+        ) from None
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:  # A TimeoutError is an OSError.
+        raise StoreUnavailable(f"PostgreSQL cannot be reached: {error}") from error
+
+
+async def _close(connection: Any) -> None:
+    """One that is lost has closed itself."""
+    with suppress(Exception):
+        await connection.close(timeout=CONNECT_S)
 
 
 async def table_names(url: str) -> list[str]:
@@ -45,7 +58,7 @@ async def table_names(url: str) -> list[str]:
     try:
         return [row["name"] for row in await connection.fetch(_sql()["all_tables"])]
     finally:
-        await connection.close()
+        await _close(connection)
 
 
 class PostgresBench:
@@ -66,7 +79,7 @@ class PostgresBench:
         try:
             return cls(connection, await connect(url), table)
         except BaseException:
-            await connection.close()
+            await _close(connection)
             raise
 
     async def describe(self) -> Shape:
@@ -149,10 +162,11 @@ class PostgresBench:
         return [dict(row) for row in rows]
 
     async def close(self) -> None:
-        """See ``Bench.close``."""
-        await self.undo()
+        """See ``Bench.close``. A transaction that nobody can roll back any more ends with its connection."""
+        with suppress(Exception):
+            await self.undo()
         for connection in (self._connection, self._rival):
-            await connection.close()
+            await _close(connection)
 
     async def undo(self) -> None:
         """See ``Bench.undo``."""
