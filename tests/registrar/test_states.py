@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -405,10 +406,35 @@ def test_phase_1_of_2php_compares_bindings_by_the_registrars_rule(monkeypatch: p
 
 
 def test_a_nonce_needs_an_envelope_and_a_window(scene: Scene) -> None:
-    for owner, secs in (("", 60), (OWNER, 0), (OWNER, -1)):
+    wrong: list[Any] = [("", 60), (5, 60), ("\ud800", 60), (OWNER, 0), (OWNER, -1), (OWNER, "60"), (OWNER, True)]
+    for owner, secs in (*wrong, (OWNER, math.inf), (OWNER, math.nan), (OWNER, 1e30)):
         with pytest.raises(ConfigError) as caught:
             scene.nonce(owner, secs)
         assert caught.value.code == "bad_nonce"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"issued_at": "yesterday"}, {"valid_until": True}, {"logical_request_key": ["k"]}], ids=str
+)
+def test_a_request_that_cannot_be_judged_is_refused_and_noted(scene: Scene, wrong: dict[str, Any]) -> None:
+    assert short(scene.registrar.register(scene.asks(**wrong))) == ("incomplete_binding", False)
+    assert [line.code for line in scene.registrar.audit()] == ["incomplete_binding"]
+
+
+def test_an_authority_is_named_by_a_text(scene: Scene) -> None:
+    for authority in ("", " ", 5, None, "\ud800"):
+        with pytest.raises(Refused) as caught:
+            scene.registrar.open_gate(authority)  # type: ignore[arg-type]
+        assert caught.value.code == "REGISTRATION_HOLD"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"surface": 5}, {"strict_effect_identity": "no"}, {"verifier": 5}, {"clock": 5}, {"mint": 5}], ids=str
+)
+def test_an_option_of_the_wrong_kind_is_refused_by_its_name(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=(*wrong,)[0]) as caught:
+        Registrar(sqlite_url(tmp_path), **wrong)
+    assert (caught.value.code, list(tmp_path.iterdir())) == ("bad_setting", [])
 
 
 def test_a_closed_registrar_says_so(tmp_path: Path) -> None:

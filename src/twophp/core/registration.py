@@ -117,7 +117,7 @@ class Meant(msgspec.Struct, frozen=True):
     @property
     def is_complete(self) -> bool:
         """Whether every field that binds, allows or identifies has a value (A-85)."""
-        return all(map(_is_text, self.meant()))
+        return all(map(is_text, self.meant()))
 
 
 class RegistrationRequest(Meant, frozen=True):
@@ -130,6 +130,11 @@ class RegistrationRequest(Meant, frozen=True):
     def replay_key(self) -> str:
         """The digest of what is meant; raises Refused when a bound field is empty."""
         return self.digest()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every field has a value that can be judged: those that bind, allow or identify, and the window."""
+        return all(map(is_text, self.meant())) and _is_window(self.issued_at, self.valid_until)
 
     def is_fresh(self, now: Instant) -> bool:
         """Whether a *new* request may enter now. It says nothing about a key that is consumed (REG-4-01)."""
@@ -163,7 +168,8 @@ class CompensationRequest(msgspec.Struct, frozen=True):
     @property
     def is_complete(self) -> bool:
         """Whether every field that binds, allows or identifies has a value."""
-        return all(_is_text(getattr(self, field)) for field in self.__struct_fields__[:4])
+        texts = all(is_text(getattr(self, field)) for field in self.__struct_fields__[:4])
+        return texts and _is_window(self.issued_at, self.valid_until)
 
     def is_fresh(self, now: Instant) -> bool:
         """Whether the request's own window is open."""
@@ -193,7 +199,12 @@ def _within(start: Instant | None, now: Instant, end: Instant | None) -> bool:
     return (start is None or start <= now) and (end is None or now < end)
 
 
-def _is_text(value: object) -> bool:
+def _is_window(*ends: object) -> bool:
+    """None sets no bound. What is no number has no place in time."""
+    return all(end is None or (isinstance(end, int | float) and not isinstance(end, bool)) for end in ends)
+
+
+def is_text(value: object) -> bool:
     """Text that can be hashed and stored: not empty, and no half of a surrogate pair."""
     if not isinstance(value, str) or not value:
         return False

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from types import NoneType, SimpleNamespace
 from typing import Any, Final, Self
 
 from twophp.core import compensation, registrar
@@ -28,9 +29,10 @@ from twophp.core.registrar_records import (
     Unverified,
     nonce_digest,
 )
-from twophp.core.registration import CompensationRequest, Registration, RegistrationRequest, VerifyStatus
+from twophp.core.registration import CompensationRequest, Registration, RegistrationRequest, VerifyStatus, is_text
 from twophp.core.rulebook import PRIOR_RESULT, REGISTRATION_HOLD, VERIFY_FAILED, Answer
 from twophp.core.surface import SurfaceReport
+from twophp.engine.kinds import Kinds, check_kinds
 from twophp.ports import Clock, MintId, Store
 from twophp.registrar import changes
 from twophp.registrar.changes import Wish
@@ -44,11 +46,18 @@ from twophp.stores.clock import mint_uuid, system_clock
 log: Final = logging.getLogger("twophp.registrar")
 
 MS: Final = 1_000
+LONGEST_S: Final = 10_000_000_000
+"""Three hundred years: what is above would not fit beside other times."""
 REVERIFIED_AT_START: Final = 1_000
 COMPENSATIONS_LOOKED_AT: Final = 1_000
 ERASED_NAMED: Final = 10
 LOST: Final = "T3-9"
 EFFECT_IDENTITY: Final = {False: "with run_id", True: "without run_id"}
+
+_KINDS: Final[Kinds] = (
+    (("url", "surface"), (str,), "a text"),
+    (("strict_effect_identity",), (bool, NoneType), "True, False or None"),
+)
 
 Verifier = Callable[[Registration], bool]
 """A check of yours beside ours: it sees the registration as it was read back. Raising leaves it PENDING."""
@@ -73,6 +82,10 @@ class AsyncRegistrar:
         clock: Clock = system_clock,
         mint: MintId = mint_uuid,
     ) -> None:
+        said = SimpleNamespace(url=url, surface=surface, strict_effect_identity=strict_effect_identity)
+        check_kinds(said, _KINDS)
+        if not (callable(clock) and callable(mint) and (verifier is None or callable(verifier))):
+            raise ConfigError("clock and mint must be callables, verifier too, or None", code="bad_setting")
         self._url = url
         self._surface = surface
         self._wants_strict = strict_effect_identity
@@ -132,7 +145,7 @@ class AsyncRegistrar:
 
     async def open_gate(self, authority_ref: str) -> Status:
         """Let registrations proceed, on the word of ``authority_ref``. Needs a proven surface, which is proven now."""
-        if not authority_ref or not authority_ref.strip():
+        if not is_text(authority_ref) or not authority_ref.strip():
             raise Refused("the gate opens on somebody's word: name the authority", code=REGISTRATION_HOLD)
         report = await self.probe()
         if not report.fit:
@@ -154,9 +167,11 @@ class AsyncRegistrar:
         self, owner_or_approval_binding: str, valid_for_secs: float = 300, *, valid_after_secs: float = 0
     ) -> str:
         """A single-use credential for this envelope and window; what it authorises is decided when it is presented."""
+        if not is_text(owner_or_approval_binding) or not _are_times(valid_for_secs, valid_after_secs):
+            raise ConfigError("a nonce needs an envelope and a window: a text, and seconds", code="bad_nonce")
         valid_for_ms, after_ms = round(valid_for_secs * MS), round(valid_after_secs * MS)
-        if not owner_or_approval_binding or valid_for_ms < 1 or after_ms < 0:
-            raise ConfigError("a nonce needs an envelope and a window", code="bad_nonce")
+        if valid_for_ms < 1:
+            raise ConfigError("a nonce needs a window that is open at some time", code="bad_nonce")
         nonce: str = await self._transact(
             changes.issuing(self._mint(), owner_or_approval_binding, after_ms, valid_for_ms)
         )
@@ -169,7 +184,7 @@ class AsyncRegistrar:
 
         The attempt begins with this call, not when it is awaited: whoever wins meanwhile has won a race against it.
         """
-        crowd = self._crowds.join(request.logical_request_key)
+        crowd = self._crowds.join(_text(request.logical_request_key))
         return self._register(request, crowd)
 
     async def _register(self, request: RegistrationRequest, crowd: Crowd) -> Decision:
@@ -178,7 +193,7 @@ class AsyncRegistrar:
             decision = await self._attempt(request, crowd)
             over = decision.admitted or (decision.row == LOST and not crowd.has_won)
         finally:
-            self._crowds.leave(request.logical_request_key, crowd, over=over)
+            self._crowds.leave(_text(request.logical_request_key), crowd, over=over)
         if _is_failure(decision):
             await self._note(request, decision)
         return decision
@@ -386,6 +401,11 @@ async def _made(store: Store, wish: Wish) -> Any:
     except StorePoisoned:
         await store.reopen()
         return await store.transact(*wish)
+
+
+def _are_times(*seconds: object) -> bool:
+    numbers = (one for one in seconds if isinstance(one, int | float) and not isinstance(one, bool))
+    return sum(0 <= one <= LONGEST_S for one in numbers) == len(seconds)  # NaN is in no range.
 
 
 def _is_failure(decision: Answer[Any]) -> bool:
