@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.obligations.scene import TIMEOUT_MS, Scene, Sink, refused
-from twophp.obligations import AsyncObligationTracker, StaleToken, State
+from twophp.core.errors import StoreUnavailable
+from twophp.obligations import AsyncObligationTracker, Effect, StaleToken, State
 
 pytestmark = pytest.mark.anyio
 
@@ -101,3 +103,26 @@ async def test_the_oracle_runs_on_the_callers_loop(scene: Scene) -> None:
         await turned.wait()
         assert [line.code async for line in tracker.audit()] == ["OBL-005"]
     assert turns == [2.0]
+
+
+async def test_whoever_is_cancelled_while_it_closes_leaves_nothing_open(tmp_path: Path) -> None:
+    begun, leaving, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def publish(_effect: Effect) -> None:
+        begun.set()
+        await never.wait()
+
+    tracker = AsyncObligationTracker(Scene("sqlite", tmp_path).url, effects={"publish": publish})
+
+    async def use() -> None:
+        async with tracker:
+            await tracker.commit(await tracker.reserve("publish", None, "t"), "t")
+            await begun.wait()
+            leaving.set()
+
+    using = asyncio.create_task(use())
+    await leaving.wait()
+    using.cancel()
+    await asyncio.wait([using])
+    with pytest.raises(StoreUnavailable):
+        await tracker.get("x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from twophp.core import phase, registration
 from twophp.core.errors import ConfigError, Refused, StoreError, StorePoisoned, StoreUnavailable
 from twophp.core.registrar import Readback
 from twophp.core.surface import report_surface
-from twophp.registrar import AsyncRegistrar, Registrar, RegistrationRequest, State, VerifyStatus
+from twophp.registrar import AsyncRegistrar, Registrar, RegistrationRequest, State, VerifyStatus, opening
 from twophp.registrar.witness import Witness
 
 
@@ -443,6 +444,21 @@ def test_a_closed_registrar_says_so(tmp_path: Path) -> None:
     scene.close()
     with pytest.raises(StoreUnavailable):
         scene.registrar.status()
+
+
+def test_what_cannot_be_opened_whole_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(_path: str) -> None:
+        raise StoreUnavailable("too many open files")
+
+    monkeypatch.setattr(opening, "SQLiteWitness", no_more)
+    gc.disable()  # It must not be what closes them.
+    try:
+        with pytest.raises(StoreUnavailable, match="too many"):
+            Registrar(sqlite_url(tmp_path))
+        left = [one.filename for one in apsw.connections() if one.filename.startswith(str(tmp_path))]
+    finally:
+        gc.enable()
+    assert left == []
 
 
 def test_a_url_without_a_store_is_refused() -> None:

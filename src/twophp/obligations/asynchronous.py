@@ -28,8 +28,10 @@ class AsyncObligationTracker:
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
-        await self._runtime.stop()
-        await self._runtime.store.close()
+        try:
+            await self._runtime.stop()
+        finally:  # Also for whoever is cancelled while deliveries get their moment.
+            await self._runtime.store.close()
 
     # The contract.
 

@@ -84,7 +84,8 @@ class AsyncRegistrar:
     ) -> None:
         said = SimpleNamespace(url=url, surface=surface, strict_effect_identity=strict_effect_identity)
         check_kinds(said, _KINDS)
-        if not (callable(clock) and callable(mint) and (verifier is None or callable(verifier))):
+        hooks: tuple[object, ...] = (clock, mint) if verifier is None else (clock, mint, verifier)
+        if not all(map(callable, hooks)):
             raise ConfigError("clock and mint must be callables, verifier too, or None", code="bad_setting")
         self._url = url
         self._surface = surface
@@ -110,7 +111,7 @@ class AsyncRegistrar:
         """Open the store, prove the surface, and ask the verifier about whatever has no verdict yet."""
         if self._parts is not None:
             return
-        self._parts = open_parts(self._url, self._clock)
+        self._parts = await open_parts(self._url, self._clock)
         try:
             await self._keep_effect_identity()
             await self._require_kept(by_history=False)

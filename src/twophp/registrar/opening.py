@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Final
 
 import msgspec
@@ -28,22 +29,24 @@ class Opened(msgspec.Struct, kw_only=True):
     async def close(self) -> None:
         """Let go of everything."""
         self.witness.close()
-        await self.audit.close()
-        await self.store.close()
+        try:
+            await self.audit.close()
+        finally:
+            await self.store.close()
 
 
-def open_parts(url: str, clock: Clock) -> Opened:
-    """Open or make what ``url`` names."""
+async def open_parts(url: str, clock: Clock) -> Opened:
+    """Open or make what ``url`` names: all of it, or nothing stays open."""
     where = parse_store_url(url)
     if where.kind == "memory":
         memory = MemoryStore(clock=clock)
         return Opened(store=memory, audit=memory, witness=MemoryWitness(memory))
     if where.kind != "sqlite":
         raise ConfigError("a registrar lives in memory: or in sqlite:///a.file", code="unknown_store")
-    store = RegistrarStore(where.path, clock=clock)
-    return Opened(
-        store=store,
-        audit=RegistrarStore(where.path, clock=clock),
-        witness=SQLiteWitness(where.path),
-        path=where.path,
-    )
+    async with AsyncExitStack() as opened:
+        store, audit = [
+            await opened.enter_async_context(RegistrarStore(where.path, clock=clock)) for _part in ("store", "audit")
+        ]
+        parts = Opened(store=store, audit=audit, witness=SQLiteWitness(where.path), path=where.path)
+        opened.pop_all()
+    return parts
