@@ -126,3 +126,13 @@ async def test_whoever_is_cancelled_while_it_closes_leaves_nothing_open(tmp_path
     await asyncio.wait([using])
     with pytest.raises(StoreUnavailable):
         await tracker.get("x")
+
+
+def test_it_opens_again_on_another_event_loop(scene: Scene) -> None:
+    tracker = opened(scene, scan_interval_secs=5)
+
+    async def use() -> str:
+        async with tracker:
+            return await tracker.reserve("publish", None, "t")
+
+    assert asyncio.run(use()) != asyncio.run(use())

@@ -136,11 +136,12 @@ class Runtime:
 
     async def stop(self) -> None:
         """End what ``start`` began: a scan that runs comes to its end, deliveries get a moment."""
-        if self._loops:
+        loops, self._loops = self._loops, []  # Another start may be on another event loop.
+        if loops:
             self._stopping.set()
             if self.outbox is not None:
                 await self.outbox.close()
-            await asyncio.gather(*self._loops)
+            await asyncio.gather(*loops)
 
     async def _scan_now_and_then(self) -> None:
         """INV-OBL-SCAN-PERIODIC. A store that fails now is asked again at the next turn."""
