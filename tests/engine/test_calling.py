@@ -50,6 +50,7 @@ async def test_what_was_cut_off_before_its_turn_is_never_called() -> None:
     calls = [asyncio.create_task(caller.call(number)) for number in range(AT_A_TIME + 1)]
     await hanging.has_begun(AT_A_TIME)
     calls[-1].cancel()
+    await asyncio.wait(calls[-1:])
     hanging.go_on.set()
     await asyncio.gather(*calls[:-1])
     await caller.call(100)
