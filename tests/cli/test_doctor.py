@@ -13,6 +13,7 @@ import pytest
 from tests.cli.doctoring import Told, doctor
 from tests.cli.running import OK, command, run
 from tests.stores.orders import T0, HandClock, orders, raw
+from twophp.central.opening import open_central
 from twophp.cli.doctor import command as doctor_command
 from twophp.cli.doctor import store as doctor_store
 from twophp.cli.doctor.clock import check_clock, check_store_time
@@ -140,8 +141,11 @@ def test_a_database_that_is_not_ours(well_kept: Path, damage: str, code: str) ->
 
 
 def test_a_central_ledgers_database_is_called_one(tmp_path: Path) -> None:
+    async def make() -> None:
+        await (await open_central(f"sqlite:///{path}")).close()
+
     path = tmp_path / "central.db"
-    run("central", "token", "create", "alice", f"sqlite:///{path}", "--role", "audit")
+    asyncio.run(make())
     _level, means, remedy = doctor(path)["store.schema"]
     assert "[central_database]" in means
     assert remedy == "use the service's own database"

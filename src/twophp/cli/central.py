@@ -7,21 +7,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import click
+import msgspec
 
 from twophp.central.access import Access
-from twophp.central.api_documents import token_of
+from twophp.central.api_documents import TokenRequestDocument, token_of
 from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, Role
 from twophp.central.pull import management_token
-from twophp.cli.central_serve import CENTRAL_URL, management_key, serve
+from twophp.cli.central_serve import CENTRAL_URL, KEY_VARIABLE, existing, management_key, serve
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, show, table
 from twophp.cli.remote import Remote, is_remote
-from twophp.core.errors import Refused
+from twophp.core.errors import ConfigError, Refused
 from twophp.core.policy import DAY_MS
+from twophp.engine.environment import secret_in
 from twophp.stores.clock import system_clock
 
 T = TypeVar("T")
@@ -82,8 +85,12 @@ def create_token(
 
 
 async def _create(store: CentralStore, name: str, roles: tuple[str, ...], days: int | None) -> dict[str, Any]:
+    try:  # What the API asks of a name is asked here, too.
+        wanted = msgspec.convert({"name": name, "roles": roles, "expires_in_days": days}, TokenRequestDocument)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"no token can be made like this: {error}", code="bad_parameter") from error
     expires_at = None if days is None else system_clock() + days * DAY_MS
-    made, secret = await Access(store).create_token(name, {Role(role) for role in roles}, expires_at=expires_at)
+    made, secret = await Access(store).create_token(wanted.name, set(wanted.roles), expires_at=expires_at)
     return token_of(made) | {"secret": secret}
 
 
@@ -198,6 +205,10 @@ def management_token_(service: str, store: str, *, as_json: bool) -> None:
 
     It follows from the management key and the service's name, and is good for that service alone.
     """
+    if not service:
+        raise click.UsageError("an empty name is no service's")
+    if secret_in(os.environ, KEY_VARIABLE) is None:
+        existing(store)  # A key beside nothing opens nothing.
     made = management_token(management_key(store), service)
     if as_json:
         print_json({"service": service, "management_token": made})
@@ -207,7 +218,7 @@ def management_token_(service: str, store: str, *, as_json: bool) -> None:
 
 def _on(url: str, act: Callable[[CentralStore], Awaitable[T]]) -> T:
     async def run() -> T:
-        store = await open_central(url)
+        store = await open_central(existing(url))
         try:
             return await act(store)
         finally:

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 import socket
-from contextlib import ExitStack
+import ssl
+import tempfile
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +17,15 @@ import click
 from twophp.central.access import Access
 from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, Role
+from twophp.central.pull import MIN_KEY_BYTES
 from twophp.cli.output import examples
 from twophp.core.errors import ConfigError
 from twophp.engine.egress_addresses import is_loopback, read_address
 from twophp.engine.environment import secret_in
 from twophp.stores.vault import mint_key
 
-CENTRAL_URL: Final = "sqlite:///central.db"
+SQLITE: Final = "sqlite:///"
+CENTRAL_URL: Final = f"{SQLITE}central.db"
 KEY_VARIABLE: Final = "TWOPHP_CENTRAL_MANAGEMENT_KEY"
 KEY_SUFFIX: Final = ".management"
 OPERATOR: Final = "operator"
@@ -66,9 +70,20 @@ def serve(store: str, host: str, port: int, *, allow_insecure: bool, **more: Any
         raise click.UsageError("--tls-cert and --tls-key go together")
     if cert is None and not allow_insecure and not _is_this_machine(host):
         raise ConfigError("other machines need TLS; give a certificate, or say --allow-insecure", code="tls_required")
-    with ExitStack() as stack:  # Before anything else: a first token must not be made where nobody is told of it.
+    if cert is not None:
+        _check_certificate(cert, key)
+    oidc = _oidc(allow_insecure=allow_insecure, **more)
+    with ExitStack() as stack, suppress(KeyboardInterrupt):  # Ctrl-C is how it is meant to end.
         listeners = [stack.enter_context(one) for one in _listen(host, port)]
-        asyncio.run(_serve(store, host, listeners, allow_insecure=allow_insecure, **more))
+        asyncio.run(_serve(store, host, listeners, oidc, allow_insecure=allow_insecure, **more))
+
+
+def _check_certificate(cert: str, key: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except OSError as error:  # What TLS says is one, too.
+        message = f"{cert} and {key} are no certificate and its key in PEM: {error}"
+        raise ConfigError(message, code="bad_certificate") from error
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
@@ -93,14 +108,14 @@ def _addresses(host: str, port: int) -> list[Any]:
     return sorted(found, key=lambda one: one[0] != socket.AF_INET)
 
 
-async def _serve(url: str, host: str, listeners: list[socket.socket], *, allow_insecure: bool, **more: Any) -> None:
+async def _serve(
+    url: str, host: str, listeners: list[socket.socket], oidc: Any, *, allow_insecure: bool, **more: Any
+) -> None:
     import uvicorn  # noqa: PLC0415 - Of the extra twophp[central]; the rest of the command line does without.
 
     from twophp.central.app import create_app  # noqa: PLC0415
 
     store = await open_central(url)
-    secret = await first_token(store)
-    oidc = _oidc(allow_insecure=allow_insecure, **more)
     app = create_app(
         store,
         oidc=oidc,
@@ -121,9 +136,9 @@ async def _serve(url: str, host: str, listeners: list[socket.socket], *, allow_i
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
-            if self.started:
+            if self.started:  # Not before: a first token must not be made where nobody is told of it.
                 actual = self.servers[0].sockets[0].getsockname()[1]
-                _announce("https" if more["tls_cert"] else "http", host, actual, secret)
+                _announce("https" if more["tls_cert"] else "http", host, actual, await first_token(store))
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             app.state.central.stopping.set()  # Live feeds end by themselves, so nobody has to cut them off.
@@ -154,26 +169,53 @@ def management_key(url: str) -> bytes:
     Said by the environment, or beside a SQLite database in a file that only its owner reads, made when it is needed.
     """
     said = secret_in(os.environ, KEY_VARIABLE)
+    path = url.removeprefix(SQLITE)
     if said is not None:
-        return said.encode()
-    path = url.removeprefix("sqlite:///")
-    if path == url:
-        if url == "memory:":
-            return mint_key()[1]
-        raise ConfigError(f"set {KEY_VARIABLE} or {KEY_VARIABLE}_FILE: 32 characters or more", code="no_key")
-    return _key_beside(Path(path + KEY_SUFFIX))
+        where, key = KEY_VARIABLE, said.encode()
+    elif path != url:
+        where, key = path + KEY_SUFFIX, _key_beside(Path(path + KEY_SUFFIX))
+    elif url == "memory:":
+        return mint_key()[1]
+    else:
+        message = f"set {KEY_VARIABLE} or {KEY_VARIABLE}_FILE: {MIN_KEY_BYTES} characters or more"
+        raise ConfigError(message, code="no_key")
+    if len(key) < MIN_KEY_BYTES:
+        raise ConfigError(f"the management key in {where} needs {MIN_KEY_BYTES} characters", code="bad_key")
+    return key
 
 
 def _key_beside(path: Path) -> bytes:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+        if not path.exists():
+            _make_key(path)
         return path.read_bytes().strip()
-    with os.fdopen(descriptor, "wb") as file:
+    except OSError as error:
+        message = f"the management key {path} cannot be had: {error.strerror}"
+        raise ConfigError(message, code="no_key") from error
+
+
+def _make_key(path: Path) -> None:
+    """All of it or nothing: no other process reads a key that is still being written, no crash leaves half of one."""
+    with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent) as file:  # Its owner's alone.
         file.write(mint_key()[1].hex().encode())
         file.flush()
         os.fsync(file.fileno())
-    return path.read_bytes()
+        with suppress(FileExistsError):  # Another process was quicker.
+            os.link(file.name, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def existing(url: str) -> str:
+    """The URL of a central ledger's database, unless it is a file that is not there: only ``serve`` makes one."""
+    path = url.removeprefix(SQLITE)
+    if url == "memory:" or (path != url and not Path(path).is_file()):
+        message = f"there is no database {path}; `twophp central serve` makes it"
+        raise ConfigError(message, code="no_such_database")
+    return url
 
 
 def _oidc(*, allow_insecure: bool, **more: Any) -> Any:
