@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import click
 import msgspec
@@ -123,7 +124,8 @@ async def _tokens(store: CentralStore) -> list[dict[str, Any]]:
 def revoke_token(token_id: str, central: str, token: str | None, *, as_json: bool) -> None:
     """Revoke a token. It opens nothing from the next request on."""
     if is_remote(central):
-        done = Remote(central, token).ask("DELETE", f"/v1/tokens/{token_id}") is not None
+        path = f"/v1/tokens/{quote(token_id, safe='')}"
+        done = Remote(central, token).ask("DELETE", path)["token_id"] == token_id
     else:
         done = _on(central, lambda store: store.revoke_token(token_id, system_clock()))
     if not done:

@@ -74,7 +74,7 @@ def prove(ctx: click.Context, correlation_id: str, central: str) -> None:
 
 
 def _inclusion(remote: Remote, sequence: int, head: Head) -> Mapping[str, Any]:
-    found: Mapping[str, Any] | None = remote.get(f"/v1/proofs/inclusion/{sequence}", size=head.size)
+    found: Mapping[str, Any] | None = remote.find(f"/v1/proofs/inclusion/{sequence}", size=head.size)
     if found is None:
         raise Refused(f"the central ledger has no proof of row {sequence}", code="no_proof")
     return found

@@ -13,18 +13,19 @@ import msgspec
 from twophp.cli.output import note
 from twophp.cli.rows import safe
 from twophp.core.entry import LedgerEntry
-from twophp.core.errors import ConfigError, Refused, StoreUnavailable
+from twophp.core.errors import ConfigError, DeliveryFailed, Refused, StoreUnavailable
 from twophp.engine.environment import secret_in
-from twophp.engine.fetch import fetch, read_origin
+from twophp.engine.fetch import Answer, Origin, fetch, read_origin
 from twophp.ports import MOST_ROWS, Calls, Find, Initiated, Question, Stalled, Tail, Tree
 from twophp.wire.rows import decode_rows
 
 TOKEN_VARIABLE: Final = "TWOPHP_OPERATOR_TOKEN"  # noqa: S105 - A name.
 INSECURE_VARIABLE: Final = "TWOPHP_ALLOW_INSECURE"
 PAGE: Final = 500
-NOT_FOUND: Final = 404
-REFUSED: Final = 400
+OK: Final = 200
 BROKEN: Final = 500
+BAD_ANSWER: Final = "bad_answer"
+STRANGER: Final = "the answer is not the central ledger's"
 
 
 def is_remote(name: str) -> bool:
@@ -37,27 +38,43 @@ class Remote:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url
-        self._origin = read_origin(url, allow_insecure=os.environ.get(INSECURE_VARIABLE) == "1")
+        self._origin = _origin(url)
         secret = token or secret_in(os.environ, TOKEN_VARIABLE)
         if not secret:
             raise ConfigError(f"say who asks: --token, {TOKEN_VARIABLE} or {TOKEN_VARIABLE}_FILE", code="no_token")
         self._token = secret
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """The document at a path; None if there is nothing."""
+        """The document at a path."""
         said = {name: value for name, value in parameters.items() if value is not None}
         return self.ask("GET", path + (f"?{urlencode(said, doseq=True)}" if said else ""))
 
+    def find(self, path: str, **parameters: Any) -> Any:
+        """The document at a path; None if there is nothing."""
+        try:
+            return self.get(path, **parameters)
+        except Refused as error:
+            if error.code != "not_found":
+                raise
+            return None
+
     def ask(self, method: str, path: str, document: Any = None) -> Any:
-        """The answer's document; None for 404. Raises Refused with the problem's code, or StoreUnavailable."""
+        """The answer's document.
+
+        Raises Refused with the problem's code, or StoreUnavailable. Nothing that some other server says is taken for an
+        answer.
+        """
         body = b"" if document is None else msgspec.json.encode(document)
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        answer = asyncio.run(fetch(self._origin, method, path, headers=headers, body=body, most=256 * 1024 * 1024))
-        if answer.status == NOT_FOUND:
-            return None
-        if answer.status >= REFUSED:
-            raise _problem(answer.status, answer.body)
-        return msgspec.json.decode(answer.body) if answer.body else None
+        try:
+            answer = asyncio.run(fetch(self._origin, method, path, headers=headers, body=body, most=256 * 1024 * 1024))
+        except DeliveryFailed as error:
+            raise StoreUnavailable(f"{self.url} gave no answer: {error.reason}", code=error.code) from error
+        if answer.status == OK:
+            return _Document(_decoded(answer))
+        code, words = _problem(answer)
+        message = f"{self.url} answered {answer.status}: {words}"
+        raise StoreUnavailable(message, code=code) if answer.status >= BROKEN else Refused(message, code=code)
 
     def pages(self, path: str, name: str, **parameters: Any) -> Iterator[list[Any]]:
         """What stands under ``name``, page after page."""
@@ -70,14 +87,37 @@ class Remote:
                 return
 
 
-def _problem(status: int, body: bytes) -> Exception:
+def _origin(url: str) -> Origin:
     try:
-        document = msgspec.json.decode(body)
-        code, words = document["code"], document.get("detail") or document["title"]
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-        code, words = "bad_answer", "the answer is not the central ledger's"
-    message = f"the central ledger answered {status}: {words}"
-    return StoreUnavailable(message, code=code) if status >= BROKEN else Refused(message, code=code)
+        return read_origin(url, allow_insecure=os.environ.get(INSECURE_VARIABLE) == "1")
+    except ConfigError as error:
+        if error.code != "tls_required":
+            raise
+        message = f"plain HTTP goes to this machine alone; use https, or set {INSECURE_VARIABLE}=1"
+        raise ConfigError(message, code=error.code) from error
+
+
+class _Document(dict[str, Any]):
+    """What the API answers. If something is not in it that must be, somebody else has answered."""
+
+    def __missing__(self, name: str) -> Any:
+        raise Refused(f"{STRANGER}: it says nothing of {name}", code=BAD_ANSWER)
+
+
+def _decoded(answer: Answer) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(answer.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"{STRANGER}: {error}", code=BAD_ANSWER) from error
+
+
+def _problem(answer: Answer) -> tuple[str, str]:
+    """The code of a refusal, and what it means."""
+    try:
+        document = _Document(_decoded(answer))
+        return safe(str(document["code"])), safe(str(document.get("detail") or document["title"]))
+    except Refused:
+        return BAD_ANSWER, STRANGER
 
 
 class CentralLedger:
@@ -96,7 +136,7 @@ class CentralLedger:
         """Histories stay with the services, who are asked for them; whoever may not pull hears nothing."""
         both = f"{quote(client_correlation_id, safe='')}/{quote(server_correlation_id, safe='')}"
         try:
-            document = self._remote.get(f"/v1/intents/{both}")
+            document = self._remote.find(f"/v1/intents/{both}")
         except Refused as error:
             if error.code != "forbidden":
                 raise
@@ -131,7 +171,7 @@ class CentralLedger:
         if id_ not in self._trees:
             if id_ in self._in_trees:
                 return ()
-            document = self._remote.get(f"/v1/trees/{quote(id_, safe='')}")
+            document = self._remote.find(f"/v1/trees/{quote(id_, safe='')}")
             calls = document["calls"] if document is not None else ()
             rows = [
                 row for call in calls for row in (call["client"], call["server"], *call["rivals"]) if row is not None

@@ -246,7 +246,7 @@ def gathered(world: World) -> Check:
     says = f"the central ledger has gathered the same {counted(len(WORKED), 'row')}, and finds the tree complete"
     expected = {(row.client_correlation_id, row.actor, row.phase) for row in world.tree(GOOD).rows()}
     by = steady_clock() + PATIENCE_MS
-    while _at_center(world.central.get(f"/v1/trees/{GOOD}")) != expected:
+    while _at_center(world.central.find(f"/v1/trees/{GOOD}")) != expected:
         if steady_clock() >= by:
             return Check(says, holds=False)
         pause(LOOK_EVERY_S)
