@@ -178,6 +178,16 @@ def test_an_application_that_is_not_there(spelled: str) -> None:
     assert result.stderr.startswith("error[bad_app]: ")
 
 
+def test_an_application_that_exits_while_it_is_imported_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"doctors_patient_{next(numbers)}"
+    (tmp_path / f"{module}.py").write_text("import sys\nsys.exit(0)\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = run("doctor", "--app", f"{module}:app")
+    assert (result.exit_code, result.stderr.split(":")[0]) == (UNUSABLE, "error[bad_app]")
+
+
 def test_nothing_to_look_at() -> None:
     result = run("doctor")
     assert (result.exit_code, "--app" in result.stderr) == (UNUSABLE, True)

@@ -54,7 +54,7 @@ def verify(ctx: click.Context, url_or_path: str, expect: str | None, proof: str 
         verify_central(ctx, url_or_path, expect, proof, as_json=as_json)
     if proof is not None:
         raise click.UsageError("--proof is for a central ledger's URL")
-    noted = Head.parse(expect) if expect else None
+    noted = None if expect is None else Head.parse(expect)
     with progress_bar("verifying") as progress:
         report = verify_file(sqlite_path(url_or_path), expect=noted, progress=progress)
     if as_json:

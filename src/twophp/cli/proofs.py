@@ -101,7 +101,7 @@ def verify_central(ctx: click.Context, url: str, expect: str | None, proof: str 
     remote = Remote(url)
     now = _head(remote)
     findings: list[str] = []
-    noted = [Head.parse(expect)] if expect else []
+    noted = [] if expect is None else [Head.parse(expect)]
     rows = 0
     if proof is not None:
         document = _read(proof)

@@ -28,7 +28,7 @@ def load_app(spelled: str) -> Any:
     try:
         with redirect_stdout(sys.stderr):  # What it prints is none of our results.
             return attrgetter(attribute)(importlib.import_module(module_name))
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # An exit while it is imported is no verdict of ours.
         message = f"{spelled} cannot be imported: {type(error).__name__}: {error}"
         raise ConfigError(message, code="bad_app") from error
 
