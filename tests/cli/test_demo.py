@@ -206,7 +206,7 @@ class Children:
 @pytest.mark.parametrize(
     ("number", "code"),
     [
-        (signal.SIGINT, FOUND),
+        (signal.SIGINT, 128 + signal.SIGINT),
         (signal.SIGHUP, 128 + signal.SIGHUP),  # The terminal was closed.
         (signal.SIGKILL, -signal.SIGKILL),
     ],

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
+import signal
+import sys
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -12,6 +16,8 @@ from twophp.core.errors import ConfigError, TwoPHPError
 
 UNUSABLE: Final = 2
 """The exit code for wrong usage or settings."""
+SIGNALLED: Final = 128
+"""What shells add to the number of a signal. 1 would say that something was found."""
 
 
 class Commands(click.Group):
@@ -26,11 +32,25 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # A terminal without some letter shows another in its place.
         try:
             return super().invoke(ctx)
         except TwoPHPError as error:
-            click.echo(f"error[{error.code}]: {error}", err=True)
+            _say(error.code, str(error))
             ctx.exit(UNUSABLE)
+        except UnicodeEncodeError:
+            _say("bad_text", "an argument is no text: it holds bytes that are not UTF-8")
+            ctx.exit(UNUSABLE)
+        except BrokenPipeError:  # Whoever reads, such as `head`, has seen enough: nothing was found, nothing is wrong.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For what Python flushes at its end.
+            ctx.exit(SIGNALLED + signal.SIGPIPE)
+        except OSError as error:  # A full disk, a folder that is somebody else's.
+            _say("os_error", str(error))
+            ctx.exit(UNUSABLE)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(SIGNALLED + signal.SIGINT)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click."""
@@ -41,6 +61,10 @@ class Commands(click.Group):
         if cmd_name not in self._places:
             return super().get_command(ctx, cmd_name)
         return cast("click.Command", getattr(importlib.import_module(self._places[cmd_name]), cmd_name))
+
+
+def _say(code: str, words: str) -> None:
+    click.echo(f"error[{code}]: {words}", err=True)
 
 
 class LazyGroup(click.Group):

@@ -183,6 +183,6 @@ def _follow(watch: Watch, interval_s: float, *, as_json: bool) -> None:
 
 def _print_row(row: LedgerEntry, ledger: str, *, as_json: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode(row_document(row, ledger)).decode())
+        click.echo(msgspec.json.encode(row_document(row, ledger)))
     else:
         out().print(row_line(row, ledger))

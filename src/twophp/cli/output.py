@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,9 +34,17 @@ def note(text: str) -> None:
     click.echo(f"note: {text}", err=True)
 
 
+class Stdout(Console):
+    """Rich's, but for a reader that has gone: that ends a command as it does where JSON is printed."""
+
+    def on_broken_pipe(self) -> None:
+        """See rich, which exits with 1 here."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def out() -> Console:
     """Where results go. Made when it is used, so that it finds the stdout of that moment."""
-    return Console(soft_wrap=True, highlight=False)
+    return Stdout(soft_wrap=True, highlight=False)
 
 
 def show(shown: RenderableType) -> None:
@@ -42,7 +52,7 @@ def show(shown: RenderableType) -> None:
 
     Plain strings in it are plain: brackets mean nothing.
     """
-    console = Console(highlight=False, markup=False)
+    console = Stdout(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH
     console.print(shown)
@@ -63,7 +73,7 @@ def counted(count: int, noun: str) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+    click.echo(msgspec.json.format(msgspec.json.encode(value)))  # Bytes: JSON is UTF-8, whatever the terminal is.
 
 
 @contextmanager

@@ -13,11 +13,11 @@ from typing import Final
 
 import click
 
+from twophp.cli.lazy import SIGNALLED
 from twophp.cli.output import FOUND, examples
 from twophp.core.errors import ConfigError
 
 NEEDS: Final = ("fastapi", "httpx2", "jinja2", "joserfc", "uvicorn")
-_SIGNALLED: Final = 128
 
 
 @click.command(
@@ -75,7 +75,7 @@ def _ending_by_signal() -> Iterator[None]:
     """A closed terminal or a polite kill ends the demo as Ctrl-C does: with nobody left behind."""
 
     def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(_SIGNALLED + number)
+        raise SystemExit(SIGNALLED + number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGHUP, signal.SIGTERM)}
     try:

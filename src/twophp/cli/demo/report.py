@@ -54,7 +54,7 @@ class Report:
 
     def changed(self, entry: LedgerEntry, ledger: str) -> None:
         """A row on a line."""
-        click.echo(msgspec.json.encode(row_document(entry, ledger)).decode())
+        click.echo(msgspec.json.encode(row_document(entry, ledger)))
 
 
 def _services(stage: Stage) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
 from collections import Counter
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
@@ -23,6 +22,7 @@ from twophp.cli.demo.looks import WIDE, live_line, outline, runs_table, short, s
 from twophp.cli.demo.scenes import FAILING, GOOD, SHORT_TTL_MS, Check, Scene
 from twophp.cli.demo.show import Ending
 from twophp.cli.demo.stage import Stage
+from twophp.cli.output import Stdout
 from twophp.cli.rows import call_tree_text, phase_text, safe
 from twophp.core.calltree import CallTree, call_tree
 from twophp.core.entry import LedgerEntry
@@ -69,9 +69,7 @@ class Story:
     """Prints to a terminal, or to whatever takes its place."""
 
     def __init__(self) -> None:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # A terminal without lines and ticks shows something else.
-        self._console = Console(highlight=False)
+        self._console = Stdout(highlight=False)
         if not self._console.is_terminal and self._console.width < PIPED_WIDTH:
             self._console.width = PIPED_WIDTH
         self._number = 0
