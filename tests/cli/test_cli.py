@@ -21,6 +21,7 @@ from twophp.cli import main
 from twophp.cli.output import counted
 from twophp.core.errors import StoreError
 from twophp.stores import keys as keys_module
+from twophp.stores.keys import begin_rotation
 from twophp.stores.ring_file import RingFile
 
 ORDERS = range(3)
@@ -173,14 +174,33 @@ def test_a_row_that_does_not_open_is_named_and_is_a_finding(database: Path) -> N
 def test_old_keys_are_retired_after_their_grace(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = document(run("keys", "list", database, "--json"))[0]["name"]
     assert document(run("keys", "rotate", database, "--retire", "--json"))["retired"] == []
-    assert run("keys", "retire", database).stdout == "no key to retire\n"
+    kept, active = run("keys", "retire", database).stdout.splitlines()
+    assert kept.startswith(f"key {old} stays: a running service may just have sealed something with it; try again in ")
+    assert active.endswith(" stays: it is the active one")
     monkeypatch.setattr(keys_module, "RETIRE_GRACE_MS", 0)
-    assert run("keys", "retire", database).stdout == f"retired key {old}\n"
+    assert run("keys", "retire", database).stdout.splitlines() == [f"retired key {old}", active]
     assert document(run("keys", "retire", database, "--json")) == []
     assert f"retired key {document(run('keys', 'list', database, '--json'))[0]['name']}" in (
         run("keys", "rotate", database, "--retire").stdout
     )
     assert asyncio.run(everything_opens(database, ORDERS))
+
+
+def test_why_a_key_stays_is_said(database: Path) -> None:
+    ring = RingFile.beside(str(database))
+    ring.edit(begin_rotation)  # And there it was cut short.
+    old, new = ring.load().keys
+    assert run("keys", "retire", database).stdout.splitlines() == [
+        f"key {old.name} stays: 6 parts sealed with it; run `twophp keys rotate` first",
+        f"key {new.name} stays: it is the active one",
+    ]
+    said = run("keys", "rotate", database, "--retire").stdout
+    assert f"key {old.name} stays: a running service may just" in said
+    # The run that made the key had no time to say so.
+    assert (
+        f"active key {new.name}: 6 parts sealed with it\nback up {ring.path} now: without key {new.name} nothing opens"
+        in said
+    )
 
 
 def test_keys_from_the_environment_are_sealed_with_and_left_alone(

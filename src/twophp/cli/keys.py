@@ -11,9 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, sqlite_path
+from twophp.cli.rows import lasted
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
-from twophp.stores.keys import KEYS_FILE_VARIABLE, KEYS_VARIABLE
+from twophp.stores.clock import system_clock
+from twophp.stores.keys import KEYS_FILE_VARIABLE, KEYS_VARIABLE, RETIRE_GRACE_MS, RingKey
 from twophp.stores.ring_file import KeysFile, RingFile
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.reading import holds_seals, reading, rows_by_key
@@ -134,6 +136,8 @@ def rotate(ctx: click.Context, url_or_path: str, *, retire: bool, as_json: bool)
         print_json(done)
     else:
         _print_rotation(done, source)
+        if retire:
+            _print_kept(path, _own(source))
     ctx.exit(0 if done.complete else FOUND)
 
 
@@ -147,11 +151,33 @@ def retire_(url_or_path: str, *, as_json: bool) -> None:
     retired key is gone for good: older backups of the database no longer open.
     """
     path = sqlite_path(url_or_path)
-    names = retire_keys(path, _own(_source(path)))
+    source = _own(_source(path))
+    names = retire_keys(path, source)
     if as_json:
         print_json(names)
-    else:
-        out().print("\n".join(f"retired key {escape(name)}" for name in names) or "no key to retire")
+        return
+    for name in names:
+        out().print(f"retired key {escape(name)}")
+    _print_kept(path, source)
+
+
+def _print_kept(path: str, source: RingFile) -> None:
+    """Why each key is still there."""
+    stored, rows, now = source.load(), rows_by_key(path), system_clock()
+    for key in stored.keys:
+        if key.name == stored.active:
+            out().print(f"key {escape(key.name)} stays: it is the active one")
+        else:
+            out().print(f"key {escape(key.name)} stays: {_why_kept(key, rows.get(key.name, 0), now)}")
+
+
+def _why_kept(key: RingKey, rows: int, now: Instant) -> str:
+    if rows:
+        return f"{counted(rows, 'part')} sealed with it; run `twophp keys rotate` first"
+    if key.replaced_at is None:
+        return "the ring does not say when it was replaced"
+    left_ms = max(key.replaced_at + RETIRE_GRACE_MS - now, 0)
+    return f"a running service may just have sealed something with it; try again in {lasted(left_ms)}"
 
 
 def _own(source: KeyRing | RingFile) -> RingFile:
@@ -178,5 +204,5 @@ def _print_rotation(done: Rotation, source: KeyRing | RingFile) -> None:
     console.print(f"{how} {escape(done.active)}: {counted(done.resealed, 'part')} sealed with it")
     for name in done.retired:
         console.print(f"retired key {escape(name)}")
-    if done.minted and isinstance(source, RingFile):
-        console.print(f"back up {escape(str(source.path))} now: the new key is nowhere else")
+    if isinstance(source, RingFile):  # Also when it goes on: the run that made the key was cut short before it said so.
+        console.print(f"back up {escape(str(source.path))} now: without key {escape(done.active)} nothing opens")
