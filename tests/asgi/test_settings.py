@@ -13,6 +13,7 @@ from tests.asgi.driver import AUTO, CLIENT, OUTGOING, Orders, by_header, serving
 from twophp import Policy, Quota, anonymous
 from twophp.asgi import Hooks, Outgoing, TwoPhaseMiddleware
 from twophp.core.errors import ConfigError
+from twophp.stores.vault import KeyRing
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +80,14 @@ def test_a_store_or_keys_that_nobody_knows_are_said_before_anything_is_opened(wr
         made(**wrong)
     assert refusal.value.code == code
     assert "hush" not in str(refusal.value)
+
+
+def test_keys_of_the_environment_are_read_as_early_unless_the_code_has_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOPHP_KEYS", "hush")
+    with pytest.raises(ConfigError, match="TWOPHP_KEYS") as refusal:
+        made()
+    assert (refusal.value.code, "hush" in str(refusal.value)) == ("bad_key_ring", False)
+    made(keys=KeyRing.generate())
 
 
 def test_nothing_is_opened_and_nobody_asked_for_keys_when_the_middleware_is_made(tmp_path: Path) -> None:

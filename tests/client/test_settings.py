@@ -48,6 +48,21 @@ def test_a_setting_that_cannot_work_is_refused(bad: dict[str, Any], tmp_path: Pa
         assert raised.value.code == "bad_setting"
 
 
+def test_keys_that_cannot_be_read_are_said_before_anything_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not by the first request that has to be sealed, which is any time later."""
+    for kind in (TwoPhaseTransport, AsyncTwoPhaseTransport):
+        with pytest.raises(ConfigError, match="keys=") as raised:
+            kind(**settings(tmp_path, keys="hush"))
+        assert (raised.value.code, "hush" in str(raised.value)) == ("bad_key_ring", False)
+    monkeypatch.setenv("TWOPHP_KEYS", "hush")
+    for kind in (TwoPhaseTransport, AsyncTwoPhaseTransport):
+        with pytest.raises(ConfigError, match="TWOPHP_KEYS"):
+            kind(**settings(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_ledger_is_one_services_own(tmp_path: Path) -> None:
     TwoPhaseTransport(**settings(tmp_path)).close()
     with pytest.raises(ConfigError) as raised:

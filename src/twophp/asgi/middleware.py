@@ -37,7 +37,6 @@ from twophp.asgi.settings import (
     Options,
     Settings,
     checked_clock,
-    checked_keys,
     header_names,
     method_names,
     store_url,
@@ -51,7 +50,7 @@ from twophp.engine.ledger import open_ledger
 from twophp.engine.requests import effective_scheme, proxies
 from twophp.ports import Clock
 from twophp.stores.clock import mint_uuid, system_clock
-from twophp.stores.keys import Keys
+from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import open_vault, opening
 from twophp.wire.parse import MUTATIONS, opted_in
 

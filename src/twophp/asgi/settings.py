@@ -23,7 +23,6 @@ from twophp.engine.requests import Head, Proxies
 from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock
-from twophp.stores.keys import Keys, read_keys
 from twophp.stores.urls import SUPPORTED, parse_store_url
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.paths import CONFIRM_SUFFIX
@@ -218,13 +217,6 @@ def store_url(given: object) -> str:
         message = f"store must be a text, {SUPPORTED}, not of type {type(given).__name__}"
         raise ConfigError(message, code="bad_setting")
     parse_store_url(given)
-    return given
-
-
-def checked_keys(given: Keys | None) -> Keys | None:
-    """The keys as they were given, read once to see that they can be. Whoever has them is not asked so early."""
-    if given is not None and not callable(given):
-        read_keys(given)
     return given
 
 

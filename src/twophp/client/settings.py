@@ -16,7 +16,7 @@ from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, steady_clock, system_clock
-from twophp.stores.keys import Keys
+from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import parse_store_url
 from twophp.wire import grammar
 from twophp.wire.paths import CONFIRM_SUFFIX
@@ -103,7 +103,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for holds, problem in rules:
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
-        self.shipping()  # What cannot work is said now, not when the first row is sent.
+        # What cannot work is said now, not when the first row is sent or the first request sealed.
+        self.shipping()
+        checked_keys(self.keys)
 
     def shipping(self) -> Shipping | None:
         """Where this client's rows go, if anywhere."""

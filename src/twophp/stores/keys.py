@@ -183,3 +183,13 @@ def configured_keys(keys: Keys | None, environ: Mapping[str, str] | None = None)
     if text:
         return parse_keys(text)
     return Path(path) if path else None
+
+
+def checked_keys(given: Keys | None) -> Keys | None:
+    """The keys as they were given, read once to see that they can be: where nothing is given, the environment's.
+
+    Whoever has them, a callable or a file, is not asked so early.
+    """
+    if not callable(given):
+        configured_keys(given)
+    return given
