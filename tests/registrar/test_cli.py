@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from tests.registrar.scene import Scene
 from tests.registrar.tables import IU_ROUTE_ATTEMPT, make
 from twophp.cli import main
+from twophp.registrar import Registrar
 
 OK, FOUND, UNUSABLE = 0, 1, 2
 
@@ -53,6 +54,24 @@ def test_a_surface_that_cannot_be_probed_is_a_finding(tmp_path: Path) -> None:
     assert result.exit_code == FOUND
     assert "there is no database" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["postgresql://me:hush@127.0.0.1:1/app", "postgresql://me:hush@127.0.0.1:port/app"])
+def test_a_database_that_cannot_be_reached_is_one_line(where: str) -> None:
+    result = run("surface", where)
+    assert (result.exit_code, result.stderr.split(":")[0]) == (UNUSABLE, "error[store_cannot_open]")
+    assert "hush" not in result.output
+
+
+def test_a_look_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
+    """Nor does it need to: an auditor may have no right to write there."""
+    path = tmp_path / "effects.db"
+    with Registrar(f"sqlite:///{path}"):
+        pass
+    before = sorted(tmp_path.iterdir())
+    for command in ("audit", "check"):
+        assert run(command, path).exit_code == OK
+        assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_file_that_has_no_tables_to_look_through_is_one_line(tmp_path: Path) -> None:

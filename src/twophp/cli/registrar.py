@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import click
@@ -206,21 +205,12 @@ def check(ctx: click.Context, url_or_path: str, *, as_json: bool) -> None:
     ctx.exit(FOUND if erased else 0)
 
 
-@contextmanager
-def _witness(path: str) -> Iterator[SQLiteWitness]:
-    """A look from outside: nothing is made or migrated."""
-    with reading(path):
-        witness = SQLiteWitness(path)
-    try:
-        yield witness
-    finally:
-        witness.close()
-
-
 def _look(path: str, at: Callable[[SQLiteWitness], Awaitable[T]]) -> T:
+    """A look from outside: nothing is made or migrated."""
+
     async def look() -> T:
-        with _witness(path) as witness:
-            return await at(witness)
+        with reading(path) as connection:
+            return await at(SQLiteWitness(path, connection))
 
     return asyncio.run(look())
 

@@ -43,7 +43,8 @@ async def connect(url: str) -> Any:
             "the URL is none that PostgreSQL understands; is a sign in it not escaped?", code="bad_url"
         ) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:  # A TimeoutError is an OSError.
-        raise StoreUnavailable(f"PostgreSQL cannot be reached: {error}") from error
+        message = f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}"  # A timeout has no words.
+        raise StoreUnavailable(message, code="store_cannot_open") from error
 
 
 async def _close(connection: Any) -> None:

@@ -46,11 +46,14 @@ class RegistrarStore(SQLiteStore):
 
 
 class SQLiteWitness:
-    """An independent reader: its own read-only connection sees what is committed, and nothing that anybody believes."""
+    """An independent reader: its own read-only connection sees what is committed, and nothing that anybody believes.
 
-    def __init__(self, path: str) -> None:
+    Whoever looks from outside brings one that leaves nothing beside the file: see ``reading``.
+    """
+
+    def __init__(self, path: str, connection: apsw.Connection | None = None) -> None:
         self._path = path
-        self._connection = open_connection(path, read_only=True)
+        self._connection = connection or open_connection(path, read_only=True)
 
     def schema(self) -> int:
         """A number that changes when anybody alters a table or a trigger."""
