@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from twophp.cli.output import note, out, show, table
-from twophp.cli.rows import instants, lasted, safe
+from twophp.cli.output import note, out, safe, show, table
+from twophp.cli.rows import instants, lasted
 from twophp.ports import Evidence
 from twophp.stores.sqlite.reader import MOST_DETAILS
 from twophp.wire.instant import parse_instant

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from twophp.cli.evidence import print_evidence
-from twophp.cli.output import FOUND, counted, examples, note, out, print_json, show, table
+from twophp.cli.output import FOUND, counted, examples, note, out, print_json, safe, show, table
 from twophp.cli.rows import (
     both_sides,
     call_tree_text,
@@ -18,7 +18,6 @@ from twophp.cli.rows import (
     pair_document,
     phase_text,
     rows_document,
-    safe,
     tree_document,
     verdict_text,
     worked_table,

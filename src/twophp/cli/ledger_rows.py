@@ -10,8 +10,8 @@ import msgspec
 from rich.text import Text
 
 from twophp.cli.ledger_calls import CUT, JSON, LEDGERS
-from twophp.cli.output import FOUND, counted, examples, note, out, print_json, show, table
-from twophp.cli.rows import LedgerOf, lasted, phase_text, row_document, row_line, rows_document, safe
+from twophp.cli.output import FOUND, counted, examples, note, out, print_json, safe, show, table
+from twophp.cli.rows import LedgerOf, lasted, phase_text, row_document, row_line, rows_document
 from twophp.cli.sources import Watch, joined
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase

@@ -14,7 +14,7 @@ import msgspec
 from rich.markup import escape
 from rich.text import Text
 
-from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, show, sqlite_path, table
+from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, safe, show, sqlite_path, table
 from twophp.core.errors import ConfigError, JournalBroken
 from twophp.core.obligation import Decision, Obligation, ObligationError, Rollback, State, admitted
 from twophp.core.records import Instant
@@ -167,7 +167,7 @@ def show_(file: str, obligation_id: str, *, with_payload: bool, as_json: bool) -
     console = out()
     for name, value in document.items():
         if name != "history":
-            console.print(f"[dim]{name:>14}[/dim]  {escape(_plain(value))}")
+            console.print(f"[dim]{name:>14}[/dim]  {escape(safe(_plain(value)))}")
     for event in history:
         console.print(f"{event['at']}  [bold]{event['code']}[/bold]  {event['after']}  {escape(event['detail'])}")
 

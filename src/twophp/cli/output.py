@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from twophp.stores.urls import StoreUrl, parse_store_url
 
@@ -34,8 +35,17 @@ def note(text: str) -> None:
     click.echo(f"note: {text}", err=True)
 
 
+def safe(value: str) -> str:
+    """Text from a ledger, harmless to a terminal: whatever was registered, it must not move a cursor."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in value)
+
+
 class Stdout(Console):
-    """Rich's, but for a reader that has gone: that ends a command as it does where JSON is printed."""
+    """Rich's, with two differences: plain text is harmless, and a reader that has gone ends a command as everywhere."""
+
+    def render_str(self, text: str, **more: Any) -> Text:
+        """See rich. Lines stay lines; a table's cells come by here, too."""
+        return super().render_str("\n".join(map(safe, text.split("\n"))), **more)
 
     def on_broken_pipe(self) -> None:
         """See rich, which exits with 1 here."""

@@ -10,8 +10,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from twophp.cli.output import note
-from twophp.cli.rows import safe
+from twophp.cli.output import note, safe
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, DeliveryFailed, Refused, StoreUnavailable
 from twophp.engine.environment import secret_in

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from twophp.cli.output import table
+from twophp.cli.output import safe, table
 from twophp.core.calltree import Branch, CallTree
 from twophp.core.entry import FIELDS, LedgerEntry
 from twophp.core.intent import SETTLED, Phase
@@ -61,11 +61,6 @@ WORKED_COLUMNS: Final = (
 
 
 # For people.
-
-
-def safe(value: str) -> str:
-    """Text from a ledger, harmless to a terminal: whatever was registered, it must not move a cursor."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in value)
 
 
 def lasted(duration_ms: int) -> str:

@@ -13,8 +13,8 @@ from rich.tree import Tree
 from twophp.cli.demo.caller import Message
 from twophp.cli.demo.chain import CHAIN, id_within
 from twophp.cli.demo.scenes import FAILING, GOOD, REPEATS, STALLED
-from twophp.cli.output import counted
-from twophp.cli.rows import phase_text, safe, worked_table
+from twophp.cli.output import counted, safe
+from twophp.cli.rows import phase_text, worked_table
 from twophp.core.calltree import Branch, CallTree
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase

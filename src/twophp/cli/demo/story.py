@@ -22,8 +22,8 @@ from twophp.cli.demo.looks import WIDE, live_line, outline, runs_table, short, s
 from twophp.cli.demo.scenes import FAILING, GOOD, SHORT_TTL_MS, Check, Scene
 from twophp.cli.demo.show import Ending
 from twophp.cli.demo.stage import Stage
-from twophp.cli.output import Stdout
-from twophp.cli.rows import call_tree_text, phase_text, safe
+from twophp.cli.output import Stdout, safe
+from twophp.cli.rows import call_tree_text, phase_text
 from twophp.core.calltree import CallTree, call_tree
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase

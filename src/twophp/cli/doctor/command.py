@@ -18,8 +18,7 @@ from twophp.cli.doctor.keys import check_keys
 from twophp.cli.doctor.loading import load_app, middlewares, routes_of
 from twophp.cli.doctor.service import check_service
 from twophp.cli.doctor.store import check_journal, check_owner, check_store, examine
-from twophp.cli.output import counted, examples, out, print_json, sqlite_path
-from twophp.cli.rows import safe
+from twophp.cli.output import counted, examples, out, print_json, safe, sqlite_path
 from twophp.core.errors import TwoPHPError
 from twophp.stores.clock import steady_clock, system_clock
 from twophp.stores.keys import Keys
