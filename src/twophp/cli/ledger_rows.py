@@ -88,6 +88,8 @@ def _advice(row: LedgerEntry, now: Instant) -> str:
     if row.phase is Phase.TTL_EXPIRED:
         kept = "its payload goes when the grace ends" if row.actor == "server" else "it never ran"
         return f"nobody confirmed it in time; {kept}"
+    if left_ms > 0 and row.actor == "client":  # It writes down what it hears: the server may know more, or run it.
+        return f"the client has heard of no outcome; unless it has confirmed already, it may for {lasted(left_ms)}"
     if left_ms > 0:
         return f"may still be confirmed for {lasted(left_ms)}"
     who = "the service sweeps it up" if row.actor == "server" else "the client finds out what became of it"
