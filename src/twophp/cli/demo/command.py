@@ -57,7 +57,7 @@ def _check_installed() -> None:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            message = f'the demo needs {", ".join(NEEDS)}, and {name} is not installed: pip install "twophp[demo]"'
+            message = f"the demo needs {', '.join(NEEDS)}, and {name} is not installed: it needs the extra twophp[demo]"
             raise ConfigError(message, code="not_installed") from error
 
 
