@@ -94,6 +94,13 @@ def test_rows_are_proven_and_a_rewritten_history_is_found(here: Central, tmp_pat
     forged["proofs"][0]["row"]["phase"] = forged["proofs"][0]["row"]["outcome"] = "FAILED"
     proof.write_text(json.dumps(forged))
     assert run("ledger", "verify", here.url, "--proof", proof).exit_code == FOUND
+    forged["proofs"][0]["row"] = {"phase": "no row"}
+    proof.write_text(json.dumps(forged))
+    assert run("ledger", "verify", here.url, "--proof", proof).exit_code == FOUND
+    for nothing in ([], [1], None):  # A document that proves nothing must not hold.
+        proof.write_text(json.dumps({"head": noted, "proofs": nothing}))
+        said = run("ledger", "verify", here.url, "--proof", proof)
+        assert (said.exit_code, said.stderr.split(":")[0]) == (UNUSABLE, "error[bad_proof]")
     assert run("ledger", "verify", here.url, "--expect", f"0:{EMPTY_ROOT.hex()}").exit_code == OK
     for wrong in ("nonsense", ""):
         assert run("ledger", "verify", here.url, "--expect", wrong).exit_code == UNUSABLE

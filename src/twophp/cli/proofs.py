@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import click
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from twophp.central.merkle import leaf_hash, verify_consistency, verify_inclusion
 from twophp.cli.output import FOUND, counted, examples, note, out, print_json
 from twophp.cli.remote import Remote
-from twophp.core.errors import ConfigError, Refused
+from twophp.core.errors import ConfigError, Refused, WireError
 from twophp.wire.rows import decode_rows
 
 ROOT_BYTES: Final = 32
@@ -44,6 +44,13 @@ class Head(msgspec.Struct, frozen=True):
         return f"{self.size}:{self.root.hex()}"
 
 
+class _Proofs(msgspec.Struct):
+    """What ``prove`` writes. Without a row it would prove nothing, and hold."""
+
+    head: str
+    proofs: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+
+
 @click.command(
     short_help="Prove that a call is in the central ledger's tree.",
     epilog=examples(
@@ -61,11 +68,11 @@ def prove(ctx: click.Context, correlation_id: str, central: str) -> None:
     Each proof is walked before it is printed. Exits with 1 if one does not hold.
     """
     remote = Remote(central)
-    head = _head(remote)
     rows = [row for page in remote.pages("/v1/entries", "rows", correlation_id=correlation_id) for row in page]
     if not rows:
         raise Refused(f"no row has the id {correlation_id}", code="unknown_id")
-    proofs = [_inclusion(remote, row["sequence"], head) for row in rows if row["sequence"] <= head.size]
+    head = _head(remote)  # After the rows: a row that arrived in between would be left out of its own proof.
+    proofs = [_inclusion(remote, row["sequence"], head) for row in rows]
     print_json({"head": str(head), "proofs": proofs})
     broken = [proof["sequence"] for proof in proofs if not _holds(proof, head)]
     for sequence in broken:
@@ -86,7 +93,7 @@ def _holds(proof: Mapping[str, Any], head: Head) -> bool:
         (entry,) = decode_rows(msgspec.json.encode([proof["row"]]))
         path = [bytes.fromhex(part) for part in proof["path"]]
         index = int(proof["sequence"]) - 1
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, WireError):
         return False
     return verify_inclusion(leaf_hash(entry), index, head.size, path, head.root)
 
@@ -105,11 +112,11 @@ def verify_central(ctx: click.Context, url: str, expect: str | None, proof: str 
     rows = 0
     if proof is not None:
         document = _read(proof)
-        at = Head.parse(str(document["head"]))
+        at = Head.parse(document.head)
         noted.append(at)
-        rows = len(document["proofs"])
+        rows = len(document.proofs)
         findings += [
-            f"row {one.get('sequence')}: not in the tree of {at}" for one in document["proofs"] if not _holds(one, at)
+            f"row {one.get('sequence')}: not in the tree of {at}" for one in document.proofs if not _holds(one, at)
         ]
     findings += [f"what is there now does not continue {head}" for head in noted if not _continues(remote, head, now)]
     if as_json:
@@ -127,14 +134,11 @@ def _continues(remote: Remote, old: Head, now: Head) -> bool:
     return verify_consistency(old.size, old.root, now.size, now.root, path)
 
 
-def _read(path: str) -> Mapping[str, Any]:
+def _read(path: str) -> _Proofs:
     try:
-        document = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
+        return msgspec.json.decode(Path(path).read_bytes(), type=_Proofs)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a proof that `twophp ledger prove` wrote", code="bad_proof") from error
-    if not isinstance(document.get("proofs"), list) or "head" not in document:
-        raise ConfigError(f"{path} is not a proof that `twophp ledger prove` wrote", code="bad_proof")
-    return document
 
 
 def _print(findings: list[str], now: Head, rows: int, *, checked: bool) -> None:
