@@ -264,8 +264,9 @@ def _by_the_service(_effect: Effect) -> None:
 def audit(ctx: click.Context, file: str, check: str | None, *, as_json: bool) -> None:
     """Export every event of every obligation, oldest first, as a chain of hashes.
 
-    With --check: prove that an export is whole and unchanged, and that FILE still tells the same. Exit code 1 means
-    that it does not. `twophp ledger verify` proves the journal itself.
+    With --check: prove that no line of an export was changed, and that FILE still tells the same; how many events FILE
+    has beyond it is said, since an export that was cut off looks like an older one. Exit code 1 means that it does not
+    hold. `twophp ledger verify` proves the journal itself.
     """
     with reading_obligations(sqlite_path(file)) as reader, _bar(as_file=check is not None) as progress:
         lines = _lines(Audit(reader), reader.last_line(), progress)
@@ -308,6 +309,8 @@ def _check(path: Path, lines: Iterator[AuditLine], *, as_json: bool) -> int:
     other = _first_difference(exported, lines) if holds else None
     if other is not None:
         holds, message = False, f"line {other} of the export is not what the database says"
+    if holds and (beyond := sum(1 for _line in lines)):
+        message += f"; it goes on with {counted(beyond, 'event')} beyond the export"
     if as_json:
         print_json({"holds": holds, "message": message})
     else:

@@ -90,6 +90,9 @@ def check_journal(health: Health, path: str) -> Finding:
 
 def _check_file(path: str) -> Iterator[Finding]:
     file, log = Path(path), Path(f"{path}-wal")
+    if file.exists() and not file.is_file():
+        yield fail("store.file", f"{path} is no file", "name the file that is the service's database")
+        return
     if not file.is_file():
         yield warn("store.file", f"there is no database {path} yet", "start its service once, which makes it")
         return
