@@ -106,6 +106,14 @@ def test_what_the_command_line_releases_the_service_releases(scene: Scene, ids: 
     assert [(effect.obligation_id, effect.payload) for effect in release.seen] == [(ids[3], {"key": "held"})]
 
 
+def test_to_look_into_a_payload_changes_nothing(scene: Scene, ids: list[str]) -> None:
+    folder = scene.path.parent
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert document(scene, "show", ids[0], "--payload")["payload"] == {"key": "k0", "secret": 0}
+    assert document(scene, "show", ids[1], "--payload")["payload"] is None  # Rolled back, and gone with it.
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 @pytest.mark.req("OBL-INV-5")
 def test_audit(scene: Scene, ids: list[str], tmp_path: Path) -> None:
     export = run(scene, "audit", "--json").stdout_bytes

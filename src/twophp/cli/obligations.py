@@ -16,9 +16,10 @@ from rich.text import Text
 
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, safe, show, sqlite_path, table
 from twophp.core.errors import ConfigError, JournalBroken
+from twophp.core.identity import seal_context
 from twophp.core.obligation import Decision, Obligation, ObligationError, Rollback, State, admitted
-from twophp.core.records import Instant
-from twophp.engine.effects import Effect
+from twophp.core.records import Instant, Sealed
+from twophp.engine.effects import Effect, decode_payload
 from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, as_json_line, check_chain, leak_report
 from twophp.engine.obligation_rules import Rules
 from twophp.engine.obligations import Obligations
@@ -157,10 +158,10 @@ def show_(file: str, obligation_id: str, *, with_payload: bool, as_json: bool) -
         found = _found(reader, obligation_id)
         line = _line(found, reader.now())
         history = [_event(one) for one in _now(reader.history(found.keys()[0]))]
-        service = reader.service()
+        service, sealed = reader.service(), reader.sealed(obligation_id)
     document: dict[str, Any] = {**msgspec.to_builtins(line), "history": history}
     if with_payload:
-        document["payload"] = asyncio.run(_payload(path, service, obligation_id))
+        document["payload"] = _payload(path, service, obligation_id, sealed)
     if as_json:
         print_json(document)
         return
@@ -196,10 +197,11 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-async def _payload(path: str, service: str | None, obligation_id: str) -> Any:
-    async with SQLiteStore(path) as store:
-        opened = Obligations(store, open_vault(f"sqlite:///{path}"), service or "", mint=mint_uuid, rules=Rules())
-        found = await opened.payload(obligation_id)
+def _payload(path: str, service: str | None, obligation_id: str, sealed: Sealed | None) -> Any:
+    if sealed is None:
+        return None
+    context = seal_context(service or "", obligation_id, "payload")
+    found = decode_payload(open_vault(f"sqlite:///{path}").open(sealed, context=context))
     return found.hex() if isinstance(found, bytes) else found
 
 

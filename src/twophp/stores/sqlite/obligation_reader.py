@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from twophp.core.obligation import OBLIGATION, Obligation, by_id
-from twophp.core.records import Instant, Key
+from twophp.core.records import Instant, Key, Sealed
 from twophp.ports import Clock, JournalLine, Obligations, Tally
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.questions import obligations_asked
@@ -46,6 +46,11 @@ class ObligationReader:
         rows = self._rows("obligation_with_id", (obligation_id,))
         found: Any = OBLIGATIONS.record(rows[0]) if rows else None
         return found if isinstance(found, Obligation) else None
+
+    def sealed(self, obligation_id: str) -> Sealed | None:
+        """What was reserved, sealed as it lies there. None once it was rolled back, or if there was nothing."""
+        rows = list(self._connection.execute(OBLIGATIONS.seal, (obligation_id, "payload")))
+        return Sealed(rows[0][0]) if rows else None
 
     async def obligations(self, wanted: Obligations) -> Sequence[Obligation]:
         """See ``Store.obligations``."""
