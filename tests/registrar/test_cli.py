@@ -56,10 +56,10 @@ def test_a_surface_that_cannot_be_probed_is_a_finding(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("where", ["postgresql://me:hush@127.0.0.1:1/app", "postgresql://me:hush@127.0.0.1:port/app"])
-def test_a_database_that_cannot_be_reached_is_one_line(where: str) -> None:
-    result = run("surface", where)
-    assert (result.exit_code, result.stderr.split(":")[0]) == (UNUSABLE, "error[store_cannot_open]")
+@pytest.mark.parametrize(("port", "code"), [("1", "store_cannot_open"), ("port", "bad_url")])
+def test_a_database_that_cannot_be_reached_is_one_line(port: str, code: str) -> None:
+    result = run("surface", f"postgresql://me:hush@127.0.0.1:{port}/app")
+    assert (result.exit_code, result.stderr.split(":")[0]) == (UNUSABLE, f"error[{code}]")
     assert "hush" not in result.output
 
 
