@@ -151,6 +151,10 @@ class NotTaken(DeliveryFailed):
         self.retry_after_s = retry_after_s
 
 
+class BatchRefused(NotTaken):
+    """These very rows are too many, or one of them cannot be read. A registration that is refused says nothing of them."""
+
+
 Renamed: TypeAlias = Callable[[Writer], None]
 """Told as whom rows are written from now on."""
 RowKey: TypeAlias = tuple[str, str, str, int]
@@ -315,9 +319,7 @@ class Shipper:
             return None
         try:
             acks = await self._send(rows, shipment, drained=drained)
-        except NotTaken as error:
-            if error.status not in TOO_MUCH:
-                raise
+        except BatchRefused as error:
             await self._shipments.roll_back(shipment)
             if len(rows) == 1:
                 self._refuse(rows[0], f"status {error.status}")
@@ -367,7 +369,7 @@ class Shipper:
         if answer.status == FORBIDDEN:
             self._registered_as = None  # The other side may have lost what it knew of us; say it again.
         if answer.status != OK:
-            raise _not_taken(answer)
+            raise _not_taken(answer, BatchRefused if answer.status in TOO_MUCH else NotTaken)
         acks = _decoded(answer.body, _Acks).acks
         if len(acks) != len(rows):
             raise NotTaken("The answer does not fit the batch.", reason="bad_answer", status=answer.status)
@@ -409,11 +411,11 @@ def _decoded(body: bytes, kind: type[T]) -> T:
         raise NotTaken("The answer cannot be understood.", reason="bad_answer", status=None) from error
 
 
-def _not_taken(answer: Answer) -> NotTaken:
+def _not_taken(answer: Answer, kind: type[NotTaken] = NotTaken) -> NotTaken:
     code = ""
     with suppress(msgspec.DecodeError):
         document = msgspec.json.decode(answer.body)
         code = document.get("code", "") if isinstance(document, dict) else ""
     retry_after_s = answer.retry_after_s if answer.status in BUSY else None
     message = f"The central ledger answered {answer.status} {code}".rstrip() + "."
-    return NotTaken(message, reason="status", status=answer.status, retry_after_s=retry_after_s)
+    return kind(message, reason="status", status=answer.status, retry_after_s=retry_after_s)
