@@ -41,3 +41,43 @@ async def test_a_registration_that_is_refused_says_nothing_of_the_rows(
         assert said == [f"rows wait for the central ledger: The central ledger answered {status} bad_parameter."]
         await sending._visit()
         assert await one.store.changes(10) == []
+
+
+async def test_however_many_rows_are_refused_a_round_ends_and_the_next_is_put_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than are remembered: they were sent again and again, without a pause, for ever."""
+    monkeypatch.setattr(ship, "MOST_REFUSED", 10)
+    batches: list[int] = []
+    refuses = True
+
+    async def answer(path: str, document: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
+        if path.endswith("services"):
+            return REGISTERED
+        batches.append(len(document["rows"]))
+        assert len(batches) < 20, "a loop"
+        said = acks(document)
+        if refuses:
+            for ack in said["acks"]:
+                ack |= {"outcome": "refused", "sync_timestamp": None, "code": "other_source"}
+        return 200, {}, said
+
+    async with participants(tmp_path, "serviceA") as who, stand_in(answer) as url:
+        one = who["serviceA"]
+        for number in range(24):
+            await one.registers(number)
+        sending = shipper(one, url, "t", batch_rows=5)
+        waits = [await sending._visit() for _ in range(4)]
+        assert batches == [5, 5, 5, 5, 5], "up to what is remembered, and then one batch each time"
+        assert sending.failures == 4
+        assert waits[-1] > 5.0
+        refuses = False
+        await sending._visit()
+        assert sending.failures == 0
+        assert len(await one.store.changes(30)) == 10
+        for number in range(10):  # Of what was refused there are newer versions now.
+            await one.settles(await one.confirms(number))
+        assert await sending.ship() == 10
+        assert await one.store.changes(30) == []
+        await sending.ship()
+        assert not sending._refused

@@ -11,7 +11,7 @@ credential under another, that one becomes the ledger's own: its rows are stampe
 
     nothing left       the central ledger is told so now and then; it tells a row that is late from one that is lost
     429, 503           wait as long as it says
-    400, 413           halve the batch; a single row that is not taken is left alone, and said so in the log
+    400, 413, 422      halve the batch; a single row that is not taken is left alone, and said so in the log
     nobody answers     the shipment stays open; no other is opened before somebody does, so an outage opens one
     anything else      back off, further each time, with jitter: services that fell silent together come back apart
 """
@@ -54,8 +54,8 @@ GATHER_S: Final = 0.05
 """How long an event waits for others to travel with: one exchange for many, and none is late."""
 FAREWELL_S: Final = 2.0
 """How long a service that stops may take to send what is left."""
-MOST_REFUSED: Final = 1_000
-"""How many rows that are not taken are remembered, so that they hold up nobody else."""
+MOST_REFUSED: Final = 10_000
+"""How many rows that are not taken are remembered, so that they hold up nobody else; behind more, others wait."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -152,7 +152,7 @@ class NotTaken(DeliveryFailed):
 
 
 class BatchRefused(NotTaken):
-    """These very rows are too many, or one of them cannot be read. A registration that is refused says nothing of them."""
+    """These very rows are too many, or one cannot be read. A registration that is refused says nothing of them."""
 
 
 Renamed: TypeAlias = Callable[[Writer], None]
@@ -190,7 +190,7 @@ class Shipper:
         )
         self._renamed = renamed
         self._registered_as: str | None = None
-        self._refused: dict[RowKey, None] = {}
+        self._refused: set[RowKey] = set()
         self._failures = 0
         self._heard_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -272,13 +272,19 @@ class Shipper:
         while True:
             limit = self._to.batch_rows + len(self._refused)
             found = await self._store.changes(limit)
-            rows = [row for row in found if _key(row) not in self._refused][: self._to.batch_rows]
-            drained = len(found) < limit
+            wanted = [row for row in found if _key(row) not in self._refused]
+            rows = wanted[: self._to.batch_rows]
+            drained = len(found) < limit and len(rows) == len(wanted)
+            if len(found) < limit:  # That is all: of whatever else was refused there is a newer version, or nothing.
+                self._refused.intersection_update(map(_key, found))
             if rows:
                 pushed = await self._push(rows, drained=drained)
-                taken += pushed or 0
                 if pushed is None:
                     return taken
+                taken += pushed
+                if not pushed and len(self._refused) >= MOST_REFUSED:
+                    message = f"The central ledger refuses {MOST_REFUSED:,} rows and more; others wait behind them."
+                    raise NotTaken(message, reason="refused", status=None)
             elif self._wants_heartbeat():
                 await self._send([], None, drained=True)
             if drained or not rows:
@@ -353,9 +359,8 @@ class Shipper:
                 "server_correlation_id": row.server_correlation_id,
             },
         )
-        self._refused[_key(row)] = None
-        while len(self._refused) > MOST_REFUSED:
-            self._refused.pop(next(iter(self._refused)))
+        if len(self._refused) < MOST_REFUSED:
+            self._refused.add(_key(row))
 
     async def _send(self, rows: Sequence[LedgerEntry], shipment: Obligation | None, *, drained: bool) -> Sequence[_Ack]:
         """The one way by which rows leave. A heartbeat has none, and needs no shipment."""
