@@ -15,8 +15,9 @@ from twophp.central import merkle
 from twophp.central.ports import Wanted
 from twophp.central.sqlite import SqliteCentral
 from twophp.central.sqlite import store as sqlite_store
+from twophp.central.sqlite.database import Database
 from twophp.core.entry import LedgerEntry
-from twophp.core.errors import Refused
+from twophp.core.errors import CommitUnknown, Refused, StoreUnavailable
 from twophp.stores.sqlite.connection import CENTRAL_APPLICATION_ID
 from twophp.stores.sqlite.sql import migrations
 
@@ -117,5 +118,36 @@ async def test_a_change_that_fails_is_undone_alone(tmp_path: Path) -> None:
         assert isinstance(told[1], Refused)
         assert [row.sequence for row in await everything(store)] == [1, 2, 3]
         assert (await store.head()).size == 3
+    finally:
+        await store.close()
+
+
+async def test_a_disk_that_comes_back_is_read_again_whoever_asks_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit failed, and the database could not be opened anew: nobody writes before their token was read."""
+    folder, elsewhere = tmp_path / "disk", tmp_path / "elsewhere"
+    folder.mkdir()
+    store = SqliteCentral(str(folder / "central.db"))
+    commit = Database._commit
+
+    class Failing:
+        def execute(self, _statement: str) -> None:
+            raise apsw.IOError("the disk is gone")
+
+    try:
+        await send(store, order(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "_commit", lambda self, _connection: commit(self, Failing()))
+            with pytest.raises(CommitUnknown):
+                await send(store, order(2))
+        folder.rename(elsewhere)
+        for ask in (lambda: send(store, order(2)), store.head):
+            with pytest.raises(StoreUnavailable) as error:
+                await ask()
+            assert error.value.code == "store_cannot_open"
+        elsewhere.rename(folder)
+        assert (await store.head()).size == 1
+        assert outcomes(await send(store, order(2))) == ["stored"]
     finally:
         await store.close()

@@ -102,6 +102,8 @@ class Database:
 
     async def read(self, question: Callable[[apsw.Connection], T]) -> T:
         """Ask; what ``question`` reads is of one moment."""
+        if self._poison is not None:  # Whoever reads may be the next to come: nobody writes before a token was read.
+            await self.write(_nothing)
         return await self._off_loop(self._reading, lambda: self._ask(question))
 
     async def chunks(self, statement: str, values: Sequence[Any], size: int) -> AsyncIterator[list[Values]]:
@@ -258,6 +260,10 @@ def _teach(connection: apsw.Connection) -> None:
 def spot_of(id_: str) -> int:
     """The lowest spot of rows that name this id (migrations/0002)."""
     return crc32(id_.encode("utf-8", "replace")) >> 4 << 35
+
+
+def _nothing(_connection: apsw.Connection) -> None:
+    """A change that changes nothing: the writer opens the database anew where it has to."""
 
 
 def _for_a_caller(error: Exception, path: str) -> Exception:
