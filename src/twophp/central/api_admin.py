@@ -38,7 +38,7 @@ IdInPath: TypeAlias = Annotated[str, Path(min_length=1, max_length=128, pattern=
 
 @router.post(
     "/v1/services/{service_ledger_id}/pull",
-    **describe(Pulled, 404, 409, 413, 502, body=PullRequestDocument),
+    **describe(Pulled, 404, 409, 413, body=PullRequestDocument),
 )
 async def pull(request: Request, central: CentralPart, _principal: Operator, service_ledger_id: IdInPath) -> Response:
     """Pull a service's local ledger now (draft §9.6): what it has not sent yet, or every row with one id."""

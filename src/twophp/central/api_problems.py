@@ -51,6 +51,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "no_parquet": Kind(422, "Parquet needs the extra twophp[parquet] where the central ledger runs."),
     "slow_down": Kind(429, "This credential has a batch under way already."),
     "internal": Kind(500, "Internal error."),
+    "no_provider": Kind(502, "The identity provider did not answer as it should."),
     "pull_failed": Kind(502, "The service's ledger could not be pulled."),
     "store_unavailable": Kind(503, "The central ledger's database does not answer."),
     "overloaded": Kind(503, "Too many batches are waiting."),

@@ -4,7 +4,8 @@ Signatures, issuer, audience and expiry are judged by ``engine.bearer``, under a
 brings the provider's keys and maps claims to roles. A claim value that maps to no role gives none (default deny).
 
 Keys are fetched when they are first needed, again when a token names one that is not known, and now and then; a
-provider that is away leaves the keys that were fetched last in force. The login is the authorization code flow with
+provider that is away leaves the keys that were fetched last in force, and where there are none yet it is said so
+(``no_provider``): nobody is called a stranger because of it. The login is the authorization code flow with
 PKCE (RFC 7636): state, nonce and verifier are kept here, for ten minutes, and used once.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -22,15 +24,18 @@ import msgspec
 from starlette.requests import Request
 
 from twophp.central.access import CHALLENGE, OIDC, Principal
+from twophp.central.api_problems import ApiProblem
 from twophp.central.ports import Role
 from twophp.core.errors import ConfigError, DeliveryFailed, Unauthenticated
 from twophp.core.identity import principal_digest
 from twophp.core.records import Instant
-from twophp.engine.bearer import BearerJwt
+from twophp.engine.bearer import KEY_TYPES, BearerJwt
 from twophp.engine.fetch import fetch, read_origin
 from twophp.engine.requests import Head, Headers
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, system_clock
+
+log: Final = logging.getLogger("twophp.central")
 
 ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA")
 REFRESH_MS: Final = 3_600_000
@@ -67,6 +72,10 @@ class _Discovered(msgspec.Struct, frozen=True):
     token_endpoint: str = ""
 
 
+class _KeySet(msgspec.Struct, frozen=True):
+    keys: list[dict[str, Any]]
+
+
 class _Login(msgspec.Struct, frozen=True):
     nonce: str
     verifier: str
@@ -86,7 +95,7 @@ class Oidc:
         self.provider = provider
         self._clock = clock
         self._mint = mint
-        self._keys: Mapping[str, Any] = {"keys": []}
+        self._keys: Mapping[str, Any] | None = None
         self._fetched_at: Instant | None = None
         self._fetching = asyncio.Lock()
         self._found: _Discovered | None = None
@@ -97,7 +106,7 @@ class Oidc:
 
     def _bearer(self, audience: str) -> BearerJwt:
         return BearerJwt(
-            keys=lambda: self._keys,
+            keys=lambda: self._keys or {},
             algorithms=self.provider.algorithms,
             issuer=self.provider.issuer,
             audience=audience,
@@ -122,15 +131,24 @@ class Oidc:
         return self._known(await self._claims(self._api, head))
 
     async def _claims(self, bearer: BearerJwt, head: Head) -> Mapping[str, Any]:
-        await self._refresh(REFRESH_MS)
+        await self._refresh(SOONEST_MS if self._keys is None else REFRESH_MS)
+        before = self._keys
         try:
-            return bearer.claims(head)
+            return self._verified(bearer, head)
         except Unauthenticated:
-            before = self._keys
             await self._refresh(SOONEST_MS)  # It may name a key that is newer than ours.
             if self._keys is before:
                 raise
+            return self._verified(bearer, head)
+
+    def _verified(self, bearer: BearerJwt, head: Head) -> Mapping[str, Any]:
+        if self._keys is None:
+            raise ApiProblem("no_provider")
+        try:
             return bearer.claims(head)
+        except ConfigError as error:
+            log.warning("the identity provider's keys cannot be used: %s", error)
+            raise ApiProblem("no_provider") from error
 
     def _known(self, claims: Mapping[str, Any]) -> Principal:
         said = claims.get(self.provider.roles_claim, ())
@@ -151,27 +169,39 @@ class Oidc:
         return Role(value) if value in set(Role) else None
 
     async def _refresh(self, older_than_ms: int) -> None:
-        """Fetch the keys if ours are older than that. Who fails leaves them as they are."""
-        now = self._clock()
-        if self._fetched_at is not None and now - self._fetched_at < older_than_ms:
+        """Fetch the keys if ours are older than that. Who fails leaves them as they are.
+
+        Whoever comes meanwhile waits for a fetch that they need. What is due now and then is no reason to wait.
+        """
+        if older_than_ms == REFRESH_MS and self._is_young(REFRESH_MS):
             return
         async with self._fetching:
-            if self._fetched_at is not None and now - self._fetched_at < older_than_ms:
+            if self._is_young(older_than_ms):
                 return
-            self._fetched_at = now
+            self._fetched_at = self._clock()
             try:
                 found = await self._discover()
-                keys = msgspec.json.decode(await self._get(found.jwks_uri), type=dict[str, Any])
-            except (DeliveryFailed, ConfigError, msgspec.DecodeError):
+                document = msgspec.json.decode(await self._get(found.jwks_uri), type=_KeySet)
+            except (ApiProblem, DeliveryFailed, ConfigError, msgspec.DecodeError) as error:
+                log.warning("the identity provider's keys could not be fetched: %s", error)
                 return
-            self._keys = keys
+            # What others sign with may be of a kind that we do not know (RFC 7517 §5).
+            kinds = {KEY_TYPES[algorithm] for algorithm in self.provider.algorithms}
+            self._keys = {"keys": [key for key in document.keys if key.get("kty") in kinds]}
+
+    def _is_young(self, ms: int) -> bool:
+        return self._fetched_at is not None and self._clock() - self._fetched_at < ms
 
     async def _discover(self) -> _Discovered:
+        """The provider's own account of itself, read once; raises ApiProblem."""
         if self._found is None:
-            document = await self._get(self.provider.issuer.rstrip("/") + "/.well-known/openid-configuration")
-            found = msgspec.json.decode(document, type=_Discovered)
+            try:
+                document = await self._get(self.provider.issuer.rstrip("/") + "/.well-known/openid-configuration")
+                found = msgspec.json.decode(document, type=_Discovered)
+            except (DeliveryFailed, ConfigError, msgspec.DecodeError) as error:
+                raise ApiProblem("no_provider") from error
             if found.issuer != self.provider.issuer:  # OpenID Connect Discovery §4.3
-                raise ConfigError("the provider's document is of another issuer", code="bad_issuer")
+                raise ApiProblem("no_provider", "the provider's document is of another issuer")
             self._found = found
         return self._found
 
@@ -239,7 +269,7 @@ class Oidc:
         found = await self._discover()
         try:
             tokens = msgspec.json.decode(await self._get(found.token_endpoint, form), type=_Tokens)
-        except (DeliveryFailed, msgspec.DecodeError) as error:
+        except (DeliveryFailed, ConfigError, msgspec.DecodeError) as error:
             raise Unauthenticated("the provider did not vouch for the login") from error
         claims = await self._claims(self._page, _bearing(tokens.id_token, self._clock()))
         if claims.get("nonce") != login.nonce:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from twophp.central.access import Principal, Session, csrf_holds, require
-from twophp.central.api_problems import INTERNAL, Problem
+from twophp.central.api_problems import INTERNAL, PROBLEMS, ApiProblem, Problem
 from twophp.central.api_state import Central, central_of
 from twophp.central.pages.rendering import render, url
 from twophp.central.ports import READERS, Role
@@ -162,6 +162,8 @@ def wrong(request: Request, error: TwoPHPError) -> Response:
         case StoreError():
             log.warning("a page could not be made: %s", error)
             status, told = 503, ""  # Nobody is told about the database.
+        case ApiProblem(code="no_provider"):
+            status, told = PROBLEMS[error.code].status, ""
         case _:
             status, told = 400, str(error)
     return _wrong(request, status, told)
