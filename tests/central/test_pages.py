@@ -194,6 +194,13 @@ def test_a_form_that_is_not_ours_changes_nothing(operator: httpx.Client, path: s
     assert operator.get("/").status_code == 200
 
 
+@pytest.mark.parametrize("body", [b"token=" + b"x" * 20_000, b"token=\xff", b"a&" * 60])
+def test_a_login_form_that_cannot_be_read_is_refused_with_a_page(stranger: httpx.Client, body: bytes) -> None:
+    answer = stranger.post("/login", content=body)
+    assert answer.status_code == 400
+    assert "the form" in answer.text.lower()
+
+
 def test_the_login_form_is_refused_without_its_own_cookie(served: looking.Served, stranger: httpx.Client) -> None:
     page = stranger.get("/login")
     stranger.cookies.clear()

@@ -131,14 +131,14 @@ async def test_a_disk_that_comes_back_is_read_again_whoever_asks_first(
     store = SqliteCentral(str(folder / "central.db"))
     commit = Database._commit
 
-    class Failing:
-        def execute(self, _statement: str) -> None:
+    class Failing(apsw.Connection):
+        def execute(self, *_statement: object, **_more: object) -> apsw.Cursor:
             raise apsw.IOError("the disk is gone")
 
     try:
         await send(store, order(1))
         with monkeypatch.context() as patch:
-            patch.setattr(Database, "_commit", lambda self, _connection: commit(self, Failing()))
+            patch.setattr(Database, "_commit", lambda self, _connection: commit(self, Failing(":memory:")))
             with pytest.raises(CommitUnknown):
                 await send(store, order(2))
         folder.rename(elsewhere)

@@ -56,9 +56,12 @@ async def login(request: Request) -> Response:
     """Begin a session, or say why not, in words that tell a stranger nothing."""
     try:
         fields = await fields_of(request)
-        after, expected = own_address(first(fields, "next")), request.cookies.get(FORM_COOKIE, "")
-        if not expected or not hmac.compare_digest(expected.encode(), first(fields, "csrf").encode()):
-            return _form(request, after, "The form was too old. Try once more.", 403)
+    except TwoPHPError as error:
+        return wrong(request, error)
+    after, expected = own_address(first(fields, "next")), request.cookies.get(FORM_COOKIE, "")
+    if not expected or not hmac.compare_digest(expected.encode(), first(fields, "csrf").encode()):
+        return _form(request, after, "The form was too old. Try once more.", 403)
+    try:
         session = await central_of(request).access.login(first(fields, "token"))
     except Unauthenticated:
         return _form(request, after, "No token like this is valid here. It may have expired or been revoked.", 401)
