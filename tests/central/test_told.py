@@ -26,6 +26,7 @@ from twophp.asgi.outgoing import Outgoing
 from twophp.central.pull import management_token
 from twophp.client import TwoPhaseTransport
 from twophp.engine.hooks import Hooks, PhaseEvent
+from twophp.wire.rows import row_document
 
 CANARY = "canary-payload"
 PATIENCE_S = 20
@@ -198,3 +199,16 @@ def test_a_lease_that_ended_is_told_from_one_that_nobody_knows(
         assert [(one["state"], one["code"]) for one in asked["leases"]] == [(state, code)]
         assert len(asked["processing_past_lease"]) == 1
         assert words in here.ask("GET", "/stalled?ask=1").text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.req("A-63")
+def test_a_service_that_is_pulled_speaks_for_nobody_else(here: Central) -> None:
+    """A pushed row in another service's name is refused, and so is a pulled one."""
+    secret, guid = here.join("warehouse")
+    told = [row("of-its-own", guid, source="warehouse"), row("of-another", guid, source="bank")]
+    page = {"rows": [row_document(one) for one in told], "drained": True}
+    with served(stub(page), lifespan="off") as running:
+        here.ask("POST", "/v1/services", secret=secret, json={"pull_url": f"{running.url}/_2php/ledger"})
+        pulled = here.ask("POST", f"/v1/services/{guid}/pull").json()
+    assert (pulled["stored"], pulled["refused"]) == (1, 1)
+    assert here.get("/v1/entries", source="bank")["rows"] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from fastapi import APIRouter
@@ -24,13 +23,11 @@ from twophp.central.api_documents import (
 from twophp.central.api_problems import ApiProblem
 from twophp.central.api_routes import describe
 from twophp.central.api_state import Central, CentralPart, Reader, ServiceOnly
-from twophp.central.ports import MOST_IN_A_BATCH, Ack, Service
+from twophp.central.ports import MOST_IN_A_BATCH, Service
 from twophp.central.pull import check_pull_url
-from twophp.core.entry import LedgerEntry
+from twophp.central.taking import take_up
 from twophp.core.errors import ConfigError
 from twophp.wire.rows import decode_batch
-
-OTHER_SOURCE: Final = "other_source"
 
 router: Final = APIRouter(tags=["services"])
 
@@ -72,7 +69,7 @@ async def ingest(request: Request, central: CentralPart, principal: ServiceOnly)
         writer = await _writer(central, principal)
         batch = decode_batch(await read_packed(request), most=MOST_IN_A_BATCH)
         at = central.clock()
-        acks = await _taken(central, writer, batch.rows, at)
+        acks = await take_up(central.store, writer, batch.rows, at)
         if batch.drained:
             central.heard.drained(writer.service_ledger_id, at)
         central.arrived()
@@ -93,24 +90,3 @@ async def _writer(central: Central, principal: Principal) -> Service:
     if service is None:
         raise ApiProblem("unregistered")
     return service
-
-
-async def _taken(central: Central, writer: Service, rows: Sequence[LedgerEntry], at: int) -> Sequence[Ack]:
-    """One ack per row, in their order. A row in another service's name is refused before it is looked at."""
-    own = [row for row in rows if row.source == writer.name]
-    if len(own) == len(rows):
-        return await central.store.ingest(writer, rows, at)
-    acks = iter(await central.store.ingest(writer, own, at))
-    return [next(acks) if row.source == writer.name else _other_source(row) for row in rows]
-
-
-def _other_source(row: LedgerEntry) -> Ack:
-    return Ack(
-        client_correlation_id=row.client_correlation_id,
-        server_correlation_id=row.server_correlation_id,
-        actor=row.actor,
-        version=row.version,
-        outcome="refused",
-        code=OTHER_SOURCE,
-        detail="the row was written in another service's name",
-    )

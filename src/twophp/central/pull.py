@@ -25,6 +25,7 @@ from msgspec import UNSET, UnsetType
 from twophp.central.api_problems import ApiProblem
 from twophp.central.missing import Heard
 from twophp.central.ports import Ack, CentralStore, Service
+from twophp.central.taking import take_up
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, DeliveryFailed, TwoPHPError, WireError
 from twophp.engine.fetch import fetch, read_origin
@@ -146,7 +147,7 @@ class Puller:
         for _ in range(MOST_ROUNDS):
             entries, drained = await self._ask(service, correlation_id, acks)
             at = self._clock()
-            acks = await self._store.ingest(service, entries, at) if entries else ()
+            acks = await take_up(self._store, service, entries, at) if entries else ()
             rows += len(entries)
             stored += sum(ack.outcome == "stored" for ack in acks)
             refused_now = sum(ack.outcome == "refused" for ack in acks)
