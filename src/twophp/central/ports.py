@@ -210,8 +210,9 @@ class CentralStore(Protocol):
     async def register(
         self, name: str, claimed_id: str | None, token_id: str, at: Instant, *, pull_url: str | None = None
     ) -> Service:
-        """Idempotent per credential (A-59). A claimed GUID is confirmed unless another writer has it.
+        """Idempotent per credential (A-59). A claimed GUID is confirmed unless a writer of another name has it.
 
+        So a service whose token is replaced goes on under its GUID: names are the credentials', and not claimed.
         ``token_id`` names the credential; where it is a token of ours, the token knows its service from now on. An
         identity provider's subject is no token, and is kept all the same. A ``pull_url`` that is given replaces the
         one that was; None leaves it.

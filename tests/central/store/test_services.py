@@ -8,9 +8,10 @@ from pathlib import Path
 import apsw
 import asyncpg  # type: ignore[import-untyped]
 import pytest
+from msgspec.structs import replace
 
 from tests.central.store.conftest import Open
-from tests.central.store.scene import T0, contents, order, outcomes, send
+from tests.central.store.scene import LEDGER, T0, contents, order, outcomes, send
 from tests.postgres import free_port
 from twophp.central.opening import open_central
 from twophp.central.ports import Access, CentralStore, Role, Token
@@ -72,6 +73,21 @@ async def test_a_second_credential_of_a_service_is_the_same_service(store: Centr
     await store.add_token(rotated, b"hash")
     assert await store.token(b"hash") == rotated
     assert (await store.register("orders", None, "t-1", T0)).service_ledger_id == "g"
+
+
+@pytest.mark.req("A-59", "A-57")
+async def test_a_service_whose_token_is_replaced_goes_on_under_its_own_id(store: CentralStore) -> None:
+    """With another id its rows would be there twice, the old ones for ever as they were."""
+    first = await store.register("orders", LEDGER, "t-1", T0, pull_url="https://orders/ledger")
+    await store.ingest(first, [order(1)], T0)
+    await store.add_token(replace(TOKEN, token_id="t-2"), b"next")
+    again = await store.register("orders", LEDGER, "t-2", T0 + 5)
+    assert (again.service_ledger_id, again.rows, again.pull_url) == (LEDGER, 1, first.pull_url)
+    found = await store.token(b"next")
+    assert found is not None
+    assert found.service_ledger_id == LEDGER
+    assert len(await store.services()) == 1
+    assert (await store.register("orders", None, "t-3", T0)).service_ledger_id != LEDGER, "nothing was claimed"
 
 
 async def test_tokens_are_kept_by_their_hash_and_revoked_once(store: CentralStore) -> None:

@@ -210,8 +210,12 @@ FROM called GROUP BY step ORDER BY step;
 -- One registration at a time: two that claim the same id must not both have it.
 SELECT pg_advisory_xact_lock(hashtextextended('twophp:central-services:' || current_schema(), 0));
 
--- name: service_of_credential
-SELECT service.* FROM credential JOIN service USING (service_ledger_id) WHERE token_id = $1;
+-- name: its_service
+-- Which one a credential has registered; of a new one, what it claims if that is of the service's own name.
+SELECT * FROM service WHERE service_ledger_id = coalesce(
+    (SELECT service_ledger_id FROM credential WHERE token_id = $1),
+    (SELECT service_ledger_id FROM service WHERE service_ledger_id = $2 AND name = $3)
+);
 
 -- name: service
 SELECT * FROM service WHERE service_ledger_id = $1;

@@ -141,15 +141,15 @@ class PostgresCentral:
         refuse_unfit(name, claimed_id, pull_url)
         async with self._database.writing() as connection:
             await connection.execute(SQL["lock_services"])
-            known = await connection.fetchrow(SQL["service_of_credential"], token_id)
+            known = await connection.fetchrow(SQL["its_service"], token_id, claimed_id, name)
             if known is None:
                 taken = claimed_id is None or await connection.fetchrow(SQL["service"], claimed_id)
                 id_ = self._mint() if taken or claimed_id is None else claimed_id
                 await connection.execute(SQL["add_service"], id_, name, at, pull_url)
-                await connection.execute(SQL["add_credential"], token_id, id_)
             else:
                 id_ = known[0]
                 await connection.execute(SQL["update_service"], name, pull_url, id_)
+            await connection.execute(SQL["add_credential"], token_id, id_)
             service: Service = service_of(await connection.fetchrow(SQL["service"], id_))
             return service
 

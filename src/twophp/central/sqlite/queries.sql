@@ -231,8 +231,12 @@ FROM ranked GROUP BY step ORDER BY step;
 
 -- Services, tokens, the access log. -----------------------------------------------------------------------------------
 
--- name: service_of_credential
-SELECT service.* FROM credential CROSS JOIN service USING (service_ledger_id) WHERE token_id = ?;
+-- name: its_service
+-- Which one a credential has registered; of a new one, what it claims if that is of the service's own name.
+SELECT * FROM service WHERE service_ledger_id = coalesce(
+    (SELECT service_ledger_id FROM credential WHERE token_id = ?1),
+    (SELECT service_ledger_id FROM service WHERE service_ledger_id = ?2 AND name = ?3)
+);
 
 -- name: service
 SELECT * FROM service WHERE service_ledger_id = ?;

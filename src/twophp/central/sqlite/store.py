@@ -125,15 +125,15 @@ class SqliteCentral:
         refuse_unfit(name, claimed_id, pull_url)
 
         def change(connection: apsw.Connection) -> Service:
-            known = connection.execute(SQL["service_of_credential"], (token_id,)).fetchone()
+            known = connection.execute(SQL["its_service"], (token_id, claimed_id, name)).fetchone()
             if known is None:
                 taken = claimed_id is None or connection.execute(SQL["service"], (claimed_id,)).fetchone()
                 id_ = self._mint() if taken or claimed_id is None else claimed_id
                 connection.execute(SQL["add_service"], (id_, name, at, pull_url))
-                connection.execute(SQL["add_credential"], (token_id, id_))
             else:
                 id_ = known[0]
                 connection.execute(SQL["update_service"], (name, pull_url, id_))
+            connection.execute(SQL["add_credential"], (token_id, id_))
             service: Service = service_of(next(connection.execute(SQL["service"], (id_,))))
             return service
 
