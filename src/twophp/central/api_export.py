@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import importlib
 import io
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Send
 
 from twophp.central.api_documents import row_of
 from twophp.central.api_problems import ApiProblem
 from twophp.central.api_queries import Filter
 from twophp.central.api_routes import describe
-from twophp.central.api_state import CentralPart, Reader
-from twophp.central.ports import Row
+from twophp.central.api_state import Central, CentralPart, Reader
+from twophp.central.ports import Row, Wanted
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
 
 Format: TypeAlias = Literal["jsonl", "csv", "parquet"]
 Documents: TypeAlias = AsyncIterator[list[dict[str, Any]]]
 
+log: Final = logging.getLogger("twophp.central")
+
+MOST_EXPORTS: Final = 4
+"""So many are under way at once: each holds a connection to the database, and everybody else needs some, too."""
+TAKEN_S: Final = 300.0
+"""How long whoever exports may leave a part untaken; as long as that the database keeps a view of its own for them."""
 COLUMNS: Final = (*LedgerEntry.__struct_fields__, "sequence")
 INTEGERS: Final = frozenset({"ttl_ms", "version", "sequence"})
 MEDIA_TYPES: Final[dict[str, str]] = {
@@ -57,11 +66,36 @@ async def export(
 
     With `draft_outcomes_only` an outcome is one of the draft's three, and null where it is FAILED (A-45).
     """
+    if central.exports >= MOST_EXPORTS:
+        raise ApiProblem("overloaded", "too many exports are under way", retry_after_s=5)
     write = {"jsonl": _json_lines, "csv": _csv, "parquet": _parquet}[file_format]
-    parts = write(_documents(central.store.export(which), draft_outcomes_only=draft_outcomes_only))
+    parts = write(_documents(_counted(central, which), draft_outcomes_only=draft_outcomes_only))
     first = await anext(parts, b"")  # So that a database that is away is a status, and not half a file.
     headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="ledger.{file_format}"'}
-    return StreamingResponse(_joined(first, parts), headers=headers, media_type=MEDIA_TYPES[file_format])
+    return _Export(_joined(first, parts), headers=headers, media_type=MEDIA_TYPES[file_format])
+
+
+class _Export(StreamingResponse):
+    """Given up when nobody takes it."""
+
+    async def stream_response(self, send: Send) -> None:
+        async def in_time(message: Message) -> None:
+            async with asyncio.timeout(TAKEN_S):
+                await send(message)
+
+        try:
+            await super().stream_response(in_time)
+        except TimeoutError:
+            log.warning("an export was given up: nobody has taken it for %g s", TAKEN_S)
+
+
+async def _counted(central: Central, which: Wanted) -> AsyncIterator[Sequence[Row]]:
+    central.exports += 1
+    try:
+        async for rows in central.store.export(which):
+            yield rows
+    finally:
+        central.exports -= 1
 
 
 async def _joined(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -89,12 +123,12 @@ async def _csv(chunks: Documents) -> AsyncIterator[bytes]:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\r\n")
     writer.writeheader()
-    yield text.getvalue().encode()
     async for documents in chunks:
-        text.seek(0)
-        text.truncate()
         writer.writerows({name: _cell(value) for name, value in document.items()} for document in documents)
         yield text.getvalue().encode()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue().encode()  # The names of the columns, where there is no row.
 
 
 def _cell(value: Any) -> Any:

@@ -93,6 +93,7 @@ class Central:
         self.questions = Questions(store, clock, self.heard, silent_ms)
         self.gate = Gate()
         self.watchers = 0
+        self.exports = 0
         self.arrival = asyncio.Event()
         self.stopping = asyncio.Event()
 
