@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from tests.central.rows import OTHER, T0, changed, row
 from tests.central.served import PATIENCE_S, Central, central
+from twophp.central import api_bodies
 from twophp.central.merkle import leaf_hash, verify_consistency, verify_inclusion
 from twophp.core.entry import FIELDS
 from twophp.wire.rows import decode_rows, encode_batch
@@ -24,6 +26,7 @@ ONE_IS_ENOUGH = frozenset(
     {
         "test_what_is_no_batch_is_refused_as_a_whole",
         "test_bodies_are_bounded_before_and_after_they_unfold",
+        "test_whoever_falls_silent_in_the_middle_of_a_batch_gives_its_place_up",
         "test_back_pressure_names_whose_fault_it_is_and_when_to_come_back",
         "test_a_parameter_that_nobody_knows_is_refused_and_not_ignored",
         "test_only_rows_come_in_whatever_else_was_sent",
@@ -185,6 +188,23 @@ def test_back_pressure_names_whose_fault_it_is_and_when_to_come_back(here: Centr
         thread.join(PATIENCE_S)
     assert {answer.status_code for answer in held} == {200}
     assert outcomes(here.push(secret, [row("b1", guid)])) == ["stored"]
+
+
+def test_whoever_falls_silent_in_the_middle_of_a_batch_gives_its_place_up(
+    here: Central, orders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that was cut off without a word looks the same, and stays so for ever."""
+    secret, guid = orders
+    monkeypatch.setattr(api_bodies, "BODY_S", 0.2)
+    host, _colon, port = here.url.removeprefix("http://").partition(":")
+    head = f"POST /v1/entries HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Length: 99\r\n\r\n{{"
+    silent = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(2)]
+    for one in silent:
+        one.sendall(head.encode())
+    for one in silent:
+        with one, one.makefile("rb") as answer:
+            assert answer.readline().split()[1] == b"408"
+    assert outcomes(here.push(secret, [row("after-silence", guid)])) == ["stored"]
 
 
 def _wait_for_batches(here: Central, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from typing import Final, TypeVar
 
@@ -14,6 +15,8 @@ MOST_SENT_BYTES: Final = 8 * 1024 * 1024
 MOST_BODY_BYTES: Final = 16 * 1024 * 1024
 """After decompression: 5,000 rows of ordinary length are a quarter of it."""
 MOST_SMALL_BYTES: Final = 65_536
+BODY_S: Final = 30.0
+"""How long a body may take. Who fell silent in the middle of one would hold a place among the batches for ever."""
 GZIP: Final = 16 + zlib.MAX_WBITS
 
 T = TypeVar("T")
@@ -27,13 +30,16 @@ async def read_body(request: Request, most: int) -> bytes:
     parts: list[bytes] = []
     total = 0
     try:
-        async for part in request.stream():
-            total += len(part)
-            if total > most:
-                raise ApiProblem("too_large")
-            parts.append(part)
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                total += len(part)
+                if total > most:
+                    raise ApiProblem("too_large")
+                parts.append(part)
     except ClientDisconnect as error:
         raise ApiProblem("bad_encoding") from error
+    except TimeoutError as error:
+        raise ApiProblem("too_slow") from error
     return b"".join(parts)
 
 

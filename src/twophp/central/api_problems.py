@@ -43,6 +43,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "unregistered": Kind(403, "The credential has not registered its service."),
     "not_found": Kind(404, "There is nothing here."),
     "method_not_allowed": Kind(405, "The method is not allowed here."),
+    "too_slow": Kind(408, "The body did not arrive in time."),
     "no_pull_url": Kind(409, "The service has not said where its ledger can be pulled from."),
     "too_large": Kind(413, "The body is too large."),
     "unsupported_encoding": Kind(415, "Content-Encoding may be gzip, or absent."),

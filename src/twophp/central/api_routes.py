@@ -35,6 +35,7 @@ def describe(answer: type[Any] | None, *also: int, body: type[Any] | None = None
     responses |= {status: refusal(status) for status in sorted({*ALWAYS, *also})}
     extra: dict[str, Any] = {}
     if body is not None:
+        responses[408] = refusal(408)
         content = {"application/json": {"schema": reference(body)}}
         extra = {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
     return {"response_class": Response, "responses": responses} | extra | more
