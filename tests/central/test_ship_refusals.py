@@ -9,7 +9,9 @@ import pytest
 
 from tests.central.test_ship import REGISTERED, acks, shipper, stand_in
 from tests.cli.world import participants
+from twophp.core.errors import StoreUnavailable
 from twophp.engine import ship
+from twophp.ports import Tail
 
 pytestmark = pytest.mark.anyio
 
@@ -41,6 +43,31 @@ async def test_a_registration_that_is_refused_says_nothing_of_the_rows(
         assert said == [f"rows wait for the central ledger: The central ledger answered {status} bad_parameter."]
         await sending._visit()
         assert await one.store.changes(10) == []
+
+
+@pytest.mark.req("A-59")
+async def test_rows_that_could_not_be_stamped_anew_are_stamped_with_the_next_registration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(path: str, document: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
+        return REGISTERED if path.endswith("services") else (200, {}, acks(document))
+
+    async def full(_issued: str) -> None:
+        raise StoreUnavailable("the disk is full", code="disk_full")
+
+    async with participants(tmp_path, "serviceA") as who, stand_in(answer) as url:
+        one = who["serviceA"]
+        await one.registers(1)
+        sending = shipper(one, url, "t")
+        with monkeypatch.context() as patch:
+            patch.setattr(one.store, "restamp", full)
+            await sending._visit()
+            assert sending.failures == 1
+        await sending._visit()
+        assert sending.failures == 0
+        assert {row.service_ledger_id for row in await one.store.entries(Tail())} == {
+            REGISTERED[2]["service_ledger_id"]
+        }
 
 
 async def test_however_many_rows_are_refused_a_round_ends_and_the_next_is_put_off(

@@ -309,11 +309,15 @@ class Shipper:
         return found.service_ledger_id
 
     async def _rename(self, issued: str) -> None:
-        """New rows first, then those that are there: none is written under the old GUID after that."""
-        self._writer = msgspec.structs.replace(self._writer, service_ledger_id=issued)
+        """New rows first, then those that are there: none is written under the old GUID after that.
+
+        The old one is claimed until that is done, so what fails half way is begun again with the next registration.
+        """
+        writer = msgspec.structs.replace(self._writer, service_ledger_id=issued)
         if self._renamed is not None:
-            self._renamed(self._writer)
+            self._renamed(writer)
         await self._store.restamp(issued)
+        self._writer = writer
 
     async def _push(self, rows: Sequence[LedgerEntry], *, drained: bool) -> int | None:
         """Send under a shipment and note what was acknowledged; None if another worker is sending.
