@@ -20,6 +20,7 @@ from tests.central.served import PATIENCE_S, Central, central
 from twophp.central import api_bodies
 from twophp.central.merkle import leaf_hash, verify_consistency, verify_inclusion
 from twophp.core.entry import FIELDS
+from twophp.core.errors import StoreUnavailable
 from twophp.wire.rows import decode_rows, encode_batch
 
 ONE_IS_ENOUGH = frozenset(
@@ -434,3 +435,16 @@ def test_only_rows_come_in_whatever_else_was_sent(here: Central, orders: tuple[s
     kept = here.database()
     assert b"server-canary" in kept
     assert b"a-canary-in-the-payload" not in kept
+
+
+def test_a_feed_ends_when_the_database_is_away_and_whoever_watches_comes_back(
+    here: Central, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_sequence: int, _limit: int) -> None:
+        raise StoreUnavailable("away")
+
+    headers = {"Authorization": f"Bearer {here.token('watching on', 'audit')}"}
+    monkeypatch.setattr(here.state.store, "after", away)
+    with httpx.stream("GET", here.url + "/v1/events", headers=headers, timeout=PATIENCE_S) as feed:
+        assert list(feed.iter_lines()) == [": here", ""], "and not cut off in the middle of a word"
+    assert here.state.watchers == 0

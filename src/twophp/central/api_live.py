@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Annotated, Any, Final
@@ -18,7 +19,9 @@ from twophp.central.api_problems import ApiProblem
 from twophp.central.api_routes import describe, refusal
 from twophp.central.api_state import Central, CentralPart, Reader, open_to
 from twophp.central.ports import READERS
-from twophp.core.errors import TwoPHPError
+from twophp.core.errors import StoreError, TwoPHPError
+
+log: Final = logging.getLogger("twophp.central")
 
 POLL_S: Final = 1.0
 KEEP_ALIVE_S: Final = 15.0
@@ -55,7 +58,8 @@ async def events(
 async def _feed(request: Request, central: Central, sequence: int) -> AsyncIterator[bytes]:
     """Rows as they arrive. Whoever ingests wakes the feed; a poll finds what another process took up.
 
-    Before anything more is told, the credential is looked at again: a token that was revoked ends its streams.
+    Before anything more is told, the credential is looked at again: a token that was revoked ends its streams. So does
+    a database that is away: whoever watches comes back, and goes on where they were.
     """
     central.watchers += 1
     try:
@@ -78,6 +82,8 @@ async def _feed(request: Request, central: Central, sequence: int) -> AsyncItera
             if quiet_s >= KEEP_ALIVE_S:
                 quiet_s = 0.0
                 yield b": still here\n\n"
+    except StoreError as error:
+        log.warning("a live feed ends: %s", error)
     finally:
         central.watchers -= 1
 

@@ -16,6 +16,7 @@ from twophp.central.ports import Wanted
 from twophp.central.sqlite import SqliteCentral
 from twophp.central.sqlite import store as sqlite_store
 from twophp.central.sqlite.database import Database
+from twophp.central.sqlite.store import EXPORT_ROWS
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import CommitUnknown, Refused, StoreUnavailable
 from twophp.stores.sqlite.connection import CENTRAL_APPLICATION_ID
@@ -151,3 +152,13 @@ async def test_a_disk_that_comes_back_is_read_again_whoever_asks_first(
         assert outcomes(await send(store, order(2))) == ["stored"]
     finally:
         await store.close()
+
+
+async def test_an_export_that_nobody_goes_on_with_ends_quietly_after_the_database_was_closed(tmp_path: Path) -> None:
+    store = SqliteCentral(str(tmp_path / "central.db"))
+    await send(store, *(order(number) for number in range(EXPORT_ROWS + 1)))
+    exported = store.export(Wanted())
+    assert len(await anext(exported)) == EXPORT_ROWS
+    await store.close()
+    await exported.aclose()  # type: ignore[attr-defined]
+    assert not apsw.connections()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -106,7 +106,7 @@ class Database:
             await self.write(_nothing)
         return await self._off_loop(self._reading, lambda: self._ask(question))
 
-    async def chunks(self, statement: str, values: Sequence[Any], size: int) -> AsyncIterator[list[Values]]:
+    async def chunks(self, statement: str, values: Sequence[Any], size: int) -> AsyncGenerator[list[Values]]:
         """Every row of an answer as of now, ``size`` at a time, on a connection of its own."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-central-export")
         try:
@@ -115,8 +115,8 @@ class Database:
                 cursor = await self._off_loop(thread, lambda: connection.execute(statement, values))
                 while rows := await self._off_loop(thread, lambda: _some(cursor, size)):
                     yield rows
-            finally:
-                await self._off_loop(thread, connection.close)
+            finally:  # Whether or not the database was closed meanwhile.
+                await asyncio.get_running_loop().run_in_executor(thread, connection.close)
         finally:
             thread.shutdown(wait=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from operator import itemgetter
 from typing import Any, Final, Self
 from zlib import crc32
@@ -105,8 +106,9 @@ class SqliteCentral:
         """See ``CentralStore.export``."""
         where, values = _conditions(wanted, None)
         statement = SQL["exported"].format(conditions=where)
-        async for rows in self._database.chunks(statement, values, EXPORT_ROWS):
-            yield [row_of(row) for row in rows]
+        async with aclosing(self._database.chunks(statement, values, EXPORT_ROWS)) as chunks:
+            async for rows in chunks:
+                yield [row_of(row) for row in rows]
 
     async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
         """See ``CentralStore.sla``."""
