@@ -447,7 +447,11 @@ def test_settings_come_from_the_environment_and_are_checked_at_the_start(tmp_pat
         {"url": "http://central.example", "token": "t"},
         {"url": "https://user@central.example", "token": "t"},
         {"url": "https://central.example", "token": ""},
+        {"url": "https://central.example", "token": "two\nlines"},
         {"url": "https://central.example", "token": "t", "interval_s": 0.0},
+        {"url": "https://central.example", "token": "t", "interval_s": float("inf")},
+        {"url": "https://central.example", "token": "t", "pull_url": "orders.example/_2php/ledger"},
+        {"url": "https://central.example", "token": "t", "pull_url": "https://orders.example/ledger"},
     ]
     for wrong in settings:
         with pytest.raises(ConfigError):

@@ -26,7 +26,8 @@ async def test_a_registration_that_is_refused_says_nothing_of_the_rows(
     tmp_path: Path, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pull URL that the central ledger does not like: once that is mended, every row is sent."""
-    registrations = iter([(status, {}, {"code": "bad_parameter"}), (status, {}, {"code": "bad_parameter"}), REGISTERED])
+    why = {"code": "bad_parameter", "detail": "plain HTTP goes to this machine alone"}
+    registrations = iter([(status, {}, why), (status, {}, why), REGISTERED])
 
     async def answer(path: str, document: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
         return next(registrations) if path.endswith("services") else (200, {}, acks(document))
@@ -40,7 +41,8 @@ async def test_a_registration_that_is_refused_says_nothing_of_the_rows(
             await sending._visit()
             assert sending.failures == failures
         said = [record.getMessage() for record in caplog.records if record.name == "twophp.ship"]
-        assert said == [f"rows wait for the central ledger: The central ledger answered {status} bad_parameter."]
+        answered = f"The central ledger answered {status} bad_parameter: plain HTTP goes to this machine alone."
+        assert said == [f"rows wait for the central ledger: {answered}"]
         await sending._visit()
         assert await one.store.changes(10) == []
 

@@ -29,12 +29,12 @@ from twophp.central.taking import take_up
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, DeliveryFailed, TwoPHPError, WireError
 from twophp.engine.fetch import fetch, read_origin
+from twophp.engine.ship import PULL_PATH
 from twophp.ports import Clock
 from twophp.wire.evidence import EvidenceFacts, LeaseFacts, decode_evidence, decode_leases
 from twophp.wire.instant import format_instant
 from twophp.wire.rows import decode_rows
 
-PULL_PATH: Final = "/_2php/ledger"
 MANAGEMENT_TAG: Final = b"twophp:management:1\0"
 MANAGEMENT_PREFIX: Final = "tphpm_"
 MIN_KEY_BYTES: Final = 32

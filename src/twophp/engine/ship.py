@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import math
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,9 @@ TOKEN_VARIABLE: Final = "TWOPHP_CENTRAL_TOKEN"  # noqa: S105 - A name.
 INTERVAL_VARIABLE: Final = "TWOPHP_CENTRAL_INTERVAL_S"
 EVENTS_VARIABLE: Final = "TWOPHP_CENTRAL_EVENTS"
 
+PULL_PATH: Final = "/_2php/ledger"
+"""Where a service answers a pull, behind whatever its address is."""
+
 HEARTBEAT_S: Final = 30.0
 LONGEST_WAIT_S: Final = 300.0
 GATHER_S: Final = 0.05
@@ -56,6 +60,8 @@ FAREWELL_S: Final = 2.0
 """How long a service that stops may take to send what is left."""
 MOST_REFUSED: Final = 10_000
 """How many rows that are not taken are remembered, so that they hold up nobody else; behind more, others wait."""
+
+MOST_SAID_CHARS: Final = 300
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -85,9 +91,14 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         read_origin(self.url, allow_insecure=self.allow_insecure)
+        if self.pull_url is not None:  # Whether plain HTTP will do is the central ledger's to say.
+            read_origin(self.pull_url, allow_insecure=True)
+        is_sendable = self.token.isascii() and self.token.isprintable() and " " not in self.token
         rules = [
             (bool(self.token), f"central_token= or {TOKEN_VARIABLE} must name the service's token"),
-            (self.interval_s > 0, "central_interval_s must be positive"),
+            (is_sendable, "central_token must be one word of printable ASCII characters"),
+            ((self.pull_url or PULL_PATH).rstrip("/").endswith(PULL_PATH), f"pull_url must end with {PULL_PATH}"),
+            (0 < self.interval_s < math.inf, "central_interval_s must be positive and finite"),
             (0 < self.batch_rows <= 5_000, "batch_rows must be 1 to 5000"),  # noqa: PLR2004
             (0 < self.timeout_s < self.leak_timeout_s, "timeout_s must be positive and below leak_timeout_s"),
         ]
@@ -139,6 +150,11 @@ class _Ack(msgspec.Struct, frozen=True):
 
 class _Acks(msgspec.Struct, frozen=True):
     acks: list[_Ack]
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    code: str = ""
+    detail: str = ""
 
 
 class NotTaken(DeliveryFailed):
@@ -421,10 +437,10 @@ def _decoded(body: bytes, kind: type[T]) -> T:
 
 
 def _not_taken(answer: Answer, kind: type[NotTaken] = NotTaken) -> NotTaken:
-    code = ""
+    said = ""
     with suppress(msgspec.DecodeError):
-        document = msgspec.json.decode(answer.body)
-        code = document.get("code", "") if isinstance(document, dict) else ""
+        problem = msgspec.json.decode(answer.body, type=_Problem)
+        said = f" {problem.code}: {problem.detail}".rstrip(": ")[:MOST_SAID_CHARS]
     retry_after_s = answer.retry_after_s if answer.status in BUSY else None
-    message = f"The central ledger answered {answer.status} {code}".rstrip() + "."
+    message = f"The central ledger answered {answer.status}{said}."
     return kind(message, reason="status", status=answer.status, retry_after_s=retry_after_s)

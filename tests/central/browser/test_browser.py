@@ -22,8 +22,9 @@ from tests.central.test_pages import HOSTILE, NOW, READING
 from tools import looking, traffic
 from twophp.central.oidc import Oidc, Provider
 from twophp.central.ports import Role
-from twophp.central.pull import PULL_PATH, management_token
+from twophp.central.pull import management_token
 from twophp.core.intent import Phase
+from twophp.engine.ship import PULL_PATH
 
 PHONE: Final[ViewportSize] = {"width": 400, "height": 800}
 DESK: Final[ViewportSize] = {"width": 1300, "height": 900}
