@@ -26,6 +26,10 @@ from twophp.core.records import Instant
 PATIENCE_MS: Final = 15 * 60_000
 """How long a client that cannot be named may take to send its row before it is taken for one that never will."""
 
+UNDER_WAY_MS: Final = 15_000
+"""How long ago somebody may have found nothing left who says so now: an exchange takes ten seconds at most. A row that
+was written meanwhile is late, and not lost."""
+
 
 class Missing(StrEnum):
     """Why a side is not here."""
@@ -84,7 +88,7 @@ class Known:
         for entry in entries:
             if entry.target is not None:
                 called_at[entry.target] = max(entry.sync_timestamp or self.now, called_at.get(entry.target, 0))
-        return frozenset(name for name, at in called_at.items() if self._drained_at.get(name, 0) > at)
+        return frozenset(name for name, at in called_at.items() if self._drained_at.get(name, 0) > at + UNDER_WAY_MS)
 
     def why_missing(self, pair: Pair) -> Missing | None:
         """Why a side of this call is not here; None where nothing is missing."""
