@@ -132,6 +132,35 @@ def test_a_transport_that_cannot_open_lets_go_of_everything(tmp_path: Path, monk
     assert not {"twophp-checkout", "twophp-read_0"} & {thread.name for thread in threading.enumerate()}
 
 
+def test_who_is_interrupted_while_it_opens_is_not_kept(tmp_path: Path) -> None:
+    program = """
+import signal, threading
+from twophp.client import TwoPhaseTransport
+from twophp.stores.clock import mint_uuid
+interrupted = threading.Event()
+
+def interrupt(*_signal):
+    interrupted.set()
+    raise KeyboardInterrupt
+
+def mint():  # Called while the ledger is being opened, by the portal's thread.
+    if not interrupted.is_set():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        interrupted.wait()
+    return mint_uuid()
+
+signal.signal(signal.SIGINT, interrupt)
+try:
+    TwoPhaseTransport(ledger="sqlite:///checkout.db", source="checkout", mint=mint)
+except KeyboardInterrupt:
+    print([thread.name for thread in threading.enumerate()])
+"""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert (done.stdout, done.stderr) == ("['MainThread']\n", "")
+
+
 def test_closing_lets_go_of_everything_and_twice_is_once(orders: Shop, tmp_path: Path) -> None:
     transport = TwoPhaseTransport(**settings(tmp_path, reconcile_every_s=60.0))
     client = httpx2.Client(transport=transport)

@@ -82,14 +82,28 @@ def warn_if_insecure(settings: Settings) -> None:
         log.warning("%s: two-phase requests are sent without TLS (allow_insecure)", settings.source)
 
 
-async def _opened(settings: Settings) -> tuple[Ledger, LedgerHere | None]:
-    """Both handles on the ledger, or neither."""
-    ledger = await Ledger.open(settings)
-    try:
-        return ledger, await LedgerHere.beside(ledger)
-    except BaseException:
-        await ledger.close()
-        raise
+class _Handles:
+    """Both handles on the ledger, or neither, on the loop of a portal."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._ledger: Ledger | None = None
+        self._here: LedgerHere | None = None
+
+    async def open(self, settings: Settings) -> tuple[Ledger, LedgerHere | None]:
+        """Whoever cannot have both, or is interrupted, undoes it."""
+        async with self._turn:
+            self._ledger = await Ledger.open(settings)
+            self._here = await LedgerHere.beside(self._ledger)
+            return self._ledger, self._here
+
+    async def undo(self) -> None:
+        """Let go of what there is, once an opening has ended: whoever was interrupted left it running."""
+        async with self._turn:
+            if self._here is not None:
+                self._here.close()
+            if self._ledger is not None:
+                await self._ledger.close()
 
 
 class Machinery:
@@ -109,9 +123,11 @@ class Machinery:
 
     def _open(self) -> None:
         portal = Portal(f"twophp-{self.settings.source}")
+        handles = _Handles()
         try:
-            ledger, here = portal.run(_opened(self.settings))
+            ledger, here = portal.run(handles.open(self.settings))
         except BaseException:
+            portal.run(handles.undo())
             portal.close()
             raise
         self._pid = os.getpid()
