@@ -59,6 +59,10 @@ class Http(Protocol):
         """Read a response to its end, so that it can be looked at after its connection is gone."""
         ...
 
+    def drop(self, reply: Reply) -> None:
+        """Close an answer that nobody gets, or its connection would be gone from the pool for good."""
+        ...
+
 
 class AsyncHttp(Protocol):
     """One library's awaitable way to send and read; see ``Http``."""
@@ -73,6 +77,10 @@ class AsyncHttp(Protocol):
 
     async def keep(self, native: Any) -> None:
         """Read a response to its end."""
+        ...
+
+    async def drop(self, reply: Reply) -> None:
+        """Close an answer that nobody gets."""
         ...
 
 
@@ -208,6 +216,7 @@ class Machinery:
 
     def _drive(self, steps: Generator[Effect, Any, T], http: Http) -> T:
         driven: set[str] = set()
+        heard: Reply | None = None  # The latest answer, for as long as nobody was given it.
         try:
             effect = next(steps)
             while True:
@@ -216,8 +225,10 @@ class Machinery:
                 except Exception as error:  # noqa: BLE001 - the flow decides what it means.
                     effect = steps.throw(error)
                 else:
+                    heard = answer if isinstance(answer, Reply) else heard
                     effect = steps.send(answer)
         except StopIteration as end:
+            heard = None
             result: T = end.value
             return result
         except NotSent as error:
@@ -229,6 +240,8 @@ class Machinery:
         finally:
             for id_ in driven:
                 self._ledger.leave(id_)
+            if heard is not None:
+                http.drop(heard)
 
     def _do(self, effect: Effect, http: Http, driven: set[str]) -> Any:
         match effect:
@@ -327,6 +340,7 @@ class AsyncMachinery:
 
     async def _drive(self, steps: Generator[Effect, Any, T], http: AsyncHttp, ledger: Ledger) -> T:
         driven: set[str] = set()
+        heard: Reply | None = None  # The latest answer, for as long as nobody was given it.
         try:
             effect = next(steps)
             while True:
@@ -335,8 +349,10 @@ class AsyncMachinery:
                 except Exception as error:  # noqa: BLE001 - the flow decides what it means.
                     effect = steps.throw(error)
                 else:
+                    heard = answer if isinstance(answer, Reply) else heard
                     effect = steps.send(answer)
         except StopIteration as end:
+            heard = None
             result: T = end.value
             return result
         except NotSent as error:
@@ -348,6 +364,8 @@ class AsyncMachinery:
         finally:
             for id_ in driven:
                 ledger.leave(id_)
+            if heard is not None:
+                await http.drop(heard)
 
     async def _do(self, effect: Effect, http: AsyncHttp, ledger: Ledger, driven: set[str]) -> Any:
         match effect:

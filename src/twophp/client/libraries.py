@@ -184,6 +184,10 @@ class Blocking(_Sending):
             except self._library.RequestError:
                 native.close()
 
+    def drop(self, reply: Reply) -> None:
+        """See ``Http.drop``."""
+        reply.native.close()
+
 
 class Awaiting(_Sending):
     """The ``AsyncHttp`` of an AsyncClient's transport."""
@@ -216,3 +220,7 @@ class Awaiting(_Sending):
                 await native.aread()
             except self._library.RequestError:
                 await native.aclose()
+
+    async def drop(self, reply: Reply) -> None:
+        """See ``Http.drop``."""
+        await reply.native.aclose()

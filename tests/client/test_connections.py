@@ -1,0 +1,69 @@
+"""An answer that nobody gets gives its connection back: a transport does not run out of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.client.callers import PATIENCE_S, caller, settings
+from tests.client.shop import served
+from twophp.client import AsyncTwoPhaseTransport, PhaseError
+from twophp.client.ledger import Ledger
+
+ONE = httpx2.Limits(max_connections=1)
+TIMEOUT = httpx2.Timeout(PATIENCE_S, pool=1)
+
+
+async def contradicting(scope: Any, receive: Any, send: Any) -> None:
+    """Confirms an intent that it never told of; what is confirmed by itself is committed at once."""
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body", False):
+        continue
+    asked = dict(scope["headers"])
+    is_confirm = scope["path"].endswith("/confirm")
+    is_over = is_confirm or b"dtt-2php-auto-confirm" in asked
+    headers = [
+        (b"content-length", b"2"),
+        (b"dtt-2php-server-correlation-id", b"another" if is_confirm else b"one"),
+        (b"dtt-2php-phase-state", b"COMMITTED" if is_over else b"WAITING_CONFIRM"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+@pytest.mark.parametrize("kind", ["httpx2", "httpx2 async"])
+def test_a_contradiction_costs_no_connection(kind: str, tmp_path: Path) -> None:
+    net: Any = httpx2.HTTPTransport(limits=ONE) if kind == "httpx2" else httpx2.AsyncHTTPTransport(limits=ONE)
+    with served(contradicting) as server, caller(kind, tmp_path, transport=net) as http:
+        for _ in range(3):
+            with pytest.raises(PhaseError) as raised:
+                http.post(f"{server.url}/orders", timeout=TIMEOUT)
+            assert raised.value.code == "other_intent"
+
+
+def test_a_cancelled_call_costs_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer has come, and is being written down."""
+    record = Ledger.record
+
+    async def cancelled(ledger: Ledger, id_: str, command: Any, request: bytes | None = None) -> Any:
+        if type(command).__name__ == "Told":
+            raise asyncio.CancelledError
+        return await record(ledger, id_, command, request)
+
+    monkeypatch.setattr(Ledger, "record", cancelled)
+
+    async def calls(url: str) -> None:
+        net = httpx2.AsyncHTTPTransport(limits=ONE)
+        options = settings(tmp_path, transport=net, callback="https://checkout.example/told")
+        async with httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**options), timeout=TIMEOUT) as http:
+            for _ in range(3):
+                with pytest.raises(asyncio.CancelledError):
+                    await http.post(url, json={})
+
+    with served(contradicting) as server:
+        asyncio.run(calls(f"{server.url}/orders"))
