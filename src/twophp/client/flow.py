@@ -51,8 +51,11 @@ def calling(asked: Asked, around: Around) -> Steps:
     wanted = asked.options.resubmit
     left = around.settings.resubmit if wanted is None else wanted
     while True:
+        conversation = Conversation(asked, around)
         try:
-            return (yield from Conversation(asked, around).run())
+            return (yield from conversation.run())
+        except StoreError as error:
+            raise conversation.left_open(error) from error
         except PhaseError as error:
             fixed = asked.options.client_correlation_id is not None  # A new id would be another call.
             if error.code != "ttl_expired" or error.advice is not Advice.RESUBMIT or fixed or left < 1:
@@ -134,6 +137,10 @@ class Conversation(Notebook):
         nothing_written = isinstance(error, StoreUnavailable)
         advice = Advice.RESUBMIT if nothing_written else Advice.WAIT
         return self._failed("ledger_unavailable", advice, f"the client's ledger cannot be written: {error}")
+
+    def left_open(self, error: StoreError) -> PhaseError:
+        """The ledger failed where something may have been sent, or may be by whoever finds the call."""
+        return self._failed("ledger_unavailable", Advice.WAIT, f"the client's ledger cannot be used: {error}")
 
     # Phase 1.
 

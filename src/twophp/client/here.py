@@ -38,18 +38,14 @@ class LedgerHere(Behind):
         """See ``Ledger.look``."""
         self.hurry()
         key = by_client_id(client_correlation_id)
-        found: Call | None = self._handle.transact((key,), lambda records: Change(answer=records.get(key)))
+        found: Call | None = self._transact(key, lambda records: Change(answer=records.get(key)))
         return found
 
     def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
         """See ``Ledger.record``."""
         self.hurry()
         key, change = self._ledger.change(client_correlation_id, command, request)
-        decision: Decision
-        try:
-            decision = self._handle.transact((key,), change)
-        except (CommitUnknown, StorePoisoned):
-            decision = self._found_out(key, change)
+        decision: Decision = self._transact(key, change)
         self._ledger.note_driver(client_correlation_id, command, decision)
         return decision
 
@@ -71,14 +67,17 @@ class LedgerHere(Behind):
         self.hurry()
         self._handle.close()
 
-    def _found_out(self, key: Key, change: Decide) -> Decision:
+    def _transact(self, key: Key, change: Decide) -> Any:
         """See ``Ledger``: deciding once more on the reopened store finds out (A-42)."""
         try:
+            return self._handle.transact((key,), change)
+        except (CommitUnknown, StorePoisoned):
+            pass
+        try:
             self._handle.reopen()
-            decision: Decision = self._handle.transact((key,), change)
+            return self._handle.transact((key,), change)
         except StoreError as error:
             raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
-        return decision
 
     def _begin(self, client_correlation_id: str, told: Told) -> TwoPHPError | None:
         key, change = self._ledger.change(client_correlation_id, told)

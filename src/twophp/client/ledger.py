@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import cached_property
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from twophp.client.behind import BehindOnLoop
 from twophp.client.settings import Settings
@@ -72,7 +72,7 @@ class Ledger:
         """The call as it is."""
         await self._behind.caught_up(client_correlation_id)
         key = by_client_id(client_correlation_id)
-        found: Call | None = await self.store.transact((key,), lambda records: Change(answer=records.get(key)))
+        found: Call | None = await self._transact(key, lambda records: Change(answer=records.get(key)))
         return found
 
     async def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
@@ -93,11 +93,7 @@ class Ledger:
 
     async def _write(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
         key, change = self.change(client_correlation_id, command, request)
-        decision: Decision
-        try:
-            decision = await self.store.transact((key,), change)
-        except (CommitUnknown, StorePoisoned):
-            decision = await self._found_out(key, change)
+        decision: Decision = await self._transact(key, change)
         self.note_driver(client_correlation_id, command, decision)
         return decision
 
@@ -128,14 +124,17 @@ class Ledger:
         """Another handle, for threads. None if only the event loop can write to the store."""
         return open_blocking(self._settings.ledger, clock=self._settings.clock)
 
-    async def _found_out(self, key: Key, change: Decide) -> Decision:
-        """Nobody could tell whether it was written. Deciding once more on the reopened store finds out (A-42)."""
+    async def _transact(self, key: Key, change: Decide) -> Any:
+        """Where nobody can tell what the store holds, deciding once more on the reopened one finds out (A-42)."""
+        try:
+            return await self.store.transact((key,), change)
+        except (CommitUnknown, StorePoisoned):
+            pass
         try:
             await self.store.reopen()
-            decision: Decision = await self.store.transact((key,), change)
+            return await self.store.transact((key,), change)
         except StoreError as error:
             raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
-        return decision
 
     async def noted_request(self, call: Call) -> bytes | None:
         """What was about to be sent when the call was noted."""
