@@ -1,6 +1,6 @@
 """A client that is killed, as the machine would kill it, at a named moment of one call.
 
-python -m tests.client.crashing FOLDER URL MOMENT
+python -m tests.client.crashing FOLDER URL MOMENT [NAME]
 
 "after the answer" is when the caller has it and the ledger does not yet.
 """
@@ -38,12 +38,12 @@ class Dying(httpx2.HTTPTransport):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(folder: str, url: str, moment: str) -> None:
+def main(folder: str, url: str, moment: str, name: str = "the-call") -> None:
     behind.DELAY_S = 3_600  # type: ignore[misc]
     if moment == "driving":  # Wait for a slow server, and say so.
         say("driving")
     transport = TwoPhaseTransport(**settings(Path(folder), transport=Dying(moment), lease_s=1.0))
-    with httpx2.Client(transport=transport, timeout=60) as http, calling(client_correlation_id="the-call"):
+    with httpx2.Client(transport=transport, timeout=60) as http, calling(client_correlation_id=name):
         say(http.post(url, json={"item": 1}).extensions["twophp"]["phase"])
         if moment == "after the answer":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -26,9 +26,9 @@ LEASE_OVER_MS = 6_000
 DAY_MS = 86_400_000
 
 
-def crashed(folder: Path, url: str, moment: str) -> None:
+def crashed(folder: Path, url: str, moment: str, name: str = "the-call") -> None:
     """Run a client that dies there."""
-    command = [sys.executable, "-m", "tests.client.crashing", str(folder), url, moment]
+    command = [sys.executable, "-m", "tests.client.crashing", str(folder), url, moment, name]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)  # noqa: S603
     assert done.returncode == -9, done.stderr
 
@@ -213,6 +213,24 @@ def test_the_reconciler_proves_who_asks_with_fresh_credentials(tmp_path: Path) -
         ) as http:
             (settled,) = http.reconcile().settled
     assert settled.phase == "COMMITTED"
+
+
+@pytest.mark.parametrize("kind", ["httpx2", "httpx2 async", "requests"])
+def test_a_call_that_cannot_be_asked_about_is_in_nobodys_way(
+    kind: str, orders: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def credentials(url: str) -> dict[str, str]:
+        return {orders.url: {"Authorization": "Bearer one"}}[url.rpartition("/")[0]]
+
+    with shop(tmp_path / "other") as other:
+        for url in (other.url, orders.url):  # The one without credentials is due before the other.
+            crashed(tmp_path, f"{url}/orders", "before phase_2", url.rpartition(":")[2])
+        with caller(kind, tmp_path, clock=Later(), credentials=credentials) as http:
+            done = http.reconcile()
+    assert [(call.phase, call.code) for call in done.left] == [("WAITING_CONFIRM", "not_asked")]
+    assert [call.phase for call in done.settled] == ["COMMITTED"]
+    assert (orders.runs, other.runs) == (["POST /orders"], [])
+    assert any("not_asked" in record.message and "KeyError" in record.message for record in caplog.records)
 
 
 def test_it_happens_by_itself_at_the_start(orders: Shop, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ whoever takes one over does no harm (see core.call_machine).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator
 from typing import Any, Final, TypeAlias
 
@@ -23,6 +24,9 @@ from twophp.core.call_machine import Attend, Decision, Release
 from twophp.core.errors import PhaseError, TwoPHPError
 from twophp.wire.targets import target_of
 
+log: Final = logging.getLogger("twophp.client")
+
+NOT_ASKED: Final = "not_asked"
 PAGE: Final = 64
 MOST: Final = 10_000
 
@@ -67,10 +71,13 @@ def reconciling(client_correlation_id: str, around: Around) -> Generator[Effect,
         return None
     try:
         return (yield from _finding_out(call, around))
-    except TwoPHPError as error:  # A sealed request that does not open, a ledger that cannot be written.
-        release = Release(fence=call.fence, error=error.code)
-        yield Record(client_correlation_id=client_correlation_id, command=release)
-        return _resolved(call, error.code)
+    except Exception as error:  # noqa: BLE001 - one call that cannot be asked about keeps nobody from the others.
+        # A sealed request that does not open, a ledger that cannot be written, credentials that cannot be had.
+        code = error.code if isinstance(error, TwoPHPError) else NOT_ASKED
+        ids = {"client_correlation_id": client_correlation_id, "server_correlation_id": call.server_correlation_id}
+        log.warning("a call could not be asked about (%s): %r", code, error, extra=ids)
+        yield Record(client_correlation_id=client_correlation_id, command=Release(fence=call.fence, error=code))
+        return _resolved(call, code)
 
 
 def _finding_out(call: Call, around: Around) -> Generator[Effect, Any, Resolved]:
