@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from tests.client.callers import KINDS, caller, settings
 from tests.client.shop import Shop, committed, ledger
 from tests.client.test_reconciler import ROOT, Later
 from twophp.client import TwoPhaseTransport, behind, calling
+from twophp.core.call_machine import Decision, Told
 from twophp.core.intent import Phase
+from twophp.core.machine import Replay
 
 FOREVER_S = 3_600.0
 
@@ -67,6 +70,30 @@ def test_the_same_call_made_again_knows_how_it_ended(kind: str, orders: Shop, tm
     assert (first.json, first.info) == (again.json, again.info)
     assert orders.lines() == ["POST /orders", "POST /orders/confirm", "POST /orders/confirm"]
     assert len(orders.runs) == 1
+
+
+@pytest.mark.usefixtures("never")
+def test_two_callers_of_one_call_take_no_room_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the disk, whether the first one's word still waits or is being written."""
+    monkeypatch.setattr(behind, "MOST", 2)
+    told = Told(phase=Phase.COMMITTED, by="phase_2", at=0)
+    written: list[str] = []
+
+    async def write(id_: str, _told: Told) -> Decision:
+        written.append(id_)
+        return Decision(Replay(), None)
+
+    async def tell() -> None:
+        waiting = behind.BehindOnLoop(write)
+        assert [waiting.add("one", told), waiting.add("one", told)] == [True, False]
+        waiting.hurry()
+        assert not waiting.add("one", told)
+        await waiting.flush()
+        assert [waiting.add(id_, told) for id_ in ("one", "two", "three")] == [True, True, False]
+        await waiting.close()
+
+    asyncio.run(tell())
+    assert written == ["one", "one", "two"]
 
 
 @pytest.mark.usefixtures("never")

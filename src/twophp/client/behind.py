@@ -30,17 +30,17 @@ class Behind(ABC):
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._waiting: dict[str, Told] = {}
-        self._amount = 0  # With those that are being written.
+        self._ids: set[str] = set()  # With those that are being written.
         self._is_watched = False  # The loop looks every DELAY_S at what waits.
         self._has_news = False
         self._is_closed = False
 
     def add(self, client_correlation_id: str, told: Told) -> bool:
-        """Take it. False if there is no room: then whoever was told waits for the disk, as ever."""
+        """Take it. False if there is no room, or one of the same call: then whoever was told waits for the disk."""
         with self._lock:
-            if self._is_closed or self._amount >= MOST:
+            if self._is_closed or len(self._ids) >= MOST or client_correlation_id in self._ids:
                 return False
-            self._amount += 1
+            self._ids.add(client_correlation_id)
             self._waiting[client_correlation_id] = told
             self._has_news = True
             if not self._is_watched:  # To wake the loop costs more than all the rest, so it is done once for many.
@@ -78,7 +78,7 @@ class Behind(ABC):
     def _ended(self, id_: str, told: Told, decision: Decision | None, error: TwoPHPError | None) -> None:
         """What cannot be written leaves its row open, and the reconciler asks the server."""
         with self._lock:
-            self._amount -= 1
+            self._ids.discard(id_)
         ids = {"client_correlation_id": id_, "server_correlation_id": told.server_correlation_id}
         if error is not None:
             message = "a call is %s, and the ledger could not be told (%s): %s"
