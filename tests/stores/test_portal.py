@@ -11,6 +11,8 @@ import pytest
 from twophp.core.errors import Refused, StoreUnavailable
 from twophp.stores.portal import Portal
 
+PATIENCE_S = 30
+
 
 async def doubled(number: int) -> int:
     await asyncio.sleep(0)
@@ -26,6 +28,16 @@ def test_what_a_coroutine_returns_or_raises_reaches_the_thread_that_asked() -> N
         assert list(threads.map(lambda number: portal.run(doubled(number)), range(100))) == list(range(0, 200, 2))
         with pytest.raises(Refused, match="no"):
             portal.run(refused())
+
+
+def test_an_exit_is_the_callers_and_not_the_loops() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with Portal() as portal, ThreadPoolExecutor(1) as threads:
+        leaving = threads.submit(portal.run, leave())
+        assert isinstance(leaving.exception(timeout=PATIENCE_S), SystemExit)
+        assert portal.run(doubled(2)) == 4
 
 
 def test_closing_waits_for_what_is_running_and_refuses_what_comes_later() -> None:

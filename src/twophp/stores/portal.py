@@ -30,13 +30,16 @@ class _Errand:
         self._over = threading.Lock()  # Held until it is over: the cheapest thing a thread can wait for.
         self._over.acquire()
 
-    def ended(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():
-            self.error = asyncio.CancelledError()
-        elif (error := task.exception()) is not None:
+    async def carry_out(self) -> None:
+        """However it ends is its caller's: an exit that got out of its task would end the loop, and all would wait."""
+        try:
+            self.result = await self.coroutine
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for.
             self.error = error
-        else:
-            self.result = task.result()
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # Before it began.
+            self.error = asyncio.CancelledError()
         self._over.release()
 
     def wait(self) -> Any:
@@ -90,7 +93,7 @@ class Portal:
         self._is_awake = False
         while self._errands:
             errand = self._errands.popleft()
-            self._loop.create_task(errand.coroutine).add_done_callback(errand.ended)
+            self._loop.create_task(errand.carry_out()).add_done_callback(errand.ended)
 
     def close(self) -> None:
         """Let what is running finish, then stop. Closing twice is closing once."""
