@@ -22,7 +22,8 @@ from starlette.routing import Route
 from tests.client.callers import caller
 from tests.client.shop import Shop, ledger, served, shop
 from twophp import Policy
-from twophp.client import Advice, PhaseError
+from twophp.client import Advice, PhaseError, known
+from twophp.wire.targets import Target
 
 SCRIPT = Path(__file__).with_name("plain_server.js")
 MODULES = Path("/usr/share/nodejs")  # Where Debian's packages of JavaScript libraries are.
@@ -159,3 +160,22 @@ def test_a_refusal_of_the_middleware_is_an_answer(kind: str, orders: Shop, tmp_p
         said = http.post(f"{orders.url}/orders", json={"item": "x" * 1_100_000})
     assert (said.status, said.info["mode"], said.json["code"]) == (413, "refused", "body_too_large")
     assert orders.runs == []
+
+
+class Interrupted(dict[tuple[str, str], None]):
+    """Another thread learns of an endpoint while this one looks for the oldest."""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        found = super().__iter__()
+        self.setdefault(("PUT", "https://orders.internal/another"))
+        return found
+
+
+def test_what_is_known_of_endpoints_is_bounded_whichever_thread_learns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "MOST", 2)
+    endpoints = known.Known()
+    endpoints._known = Interrupted()
+    for number in range(3):
+        endpoints.add("PUT", Target("https://orders.internal", f"/{number}"))
+    assert len(endpoints._known) == 2
+    assert endpoints.has("PUT", Target("https://orders.internal", "/2"))
