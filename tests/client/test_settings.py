@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,25 @@ BAD: list[dict[str, Any]] = [
     {"patience_s": "5"},
     {"source": None},
     {"resubmit": True},
+    {"patience_s": inf},
+    {"poll_limit_s": inf},
+    {"lease_s": inf},
+    {"lease_s": 1e-9},  # Its heartbeat would never rest.
+    {"reconcile_every_s": 1e10},
+    {"requested_ttl_ms": 10**30},
+    {"ledger_retention_ms": 10**30},
+]
+
+BAD_OPTIONS: list[dict[str, Any]] = [
+    {"parent": 5},
+    {"client_correlation_id": b"order-4711"},
+    {"client_correlation_id": "order 4711"},
+    {"requested_ttl_ms": "5"},
+    {"requested_ttl_ms": 0},
+    {"requested_ttl_ms": 1.5},
+    {"requested_ttl_ms": 10**30},
+    {"resubmit": True},
+    {"resubmit": -1},
 ]
 
 
@@ -61,6 +81,13 @@ def test_keys_that_cannot_be_read_are_said_before_anything_is_opened(
         with pytest.raises(ConfigError, match="TWOPHP_KEYS"):
             kind(**settings(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", BAD_OPTIONS, ids=str)
+def test_an_option_that_cannot_work_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        calling(**bad)
+    assert raised.value.code == "bad_option"
 
 
 def test_a_ledger_is_one_services_own(tmp_path: Path) -> None:

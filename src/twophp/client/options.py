@@ -14,6 +14,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 import msgspec
 
 from twophp.core.errors import ConfigError
+from twophp.core.policy import MAX_REQUESTED_TTL_MS
 from twophp.engine.current import current_intent
 from twophp.wire import grammar
 
@@ -31,9 +32,15 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         for name in ("parent", "client_correlation_id"):
-            value: str | None = getattr(self, name)
-            if value is not None and grammar.read_id(value.encode("utf-8", "replace")) is None:
+            value: object = getattr(self, name)
+            is_id = isinstance(value, str) and grammar.read_id(value.encode("utf-8", "replace")) is not None
+            if value is not None and not is_id:
                 raise ConfigError(f"{name} must be 1 to 128 characters of A-Z a-z 0-9 . _ ~ : -", code="bad_option")
+        for name, least in (("requested_ttl_ms", 1), ("resubmit", 0)):
+            number: object = getattr(self, name)
+            if number is not None and not (type(number) is int and least <= number <= MAX_REQUESTED_TTL_MS):
+                message = f"{name} must be a whole number from {least} to 2**53, not {number!r}"
+                raise ConfigError(message, code="bad_option")
 
     def over(self, outer: CallOptions) -> CallOptions:
         """These, and where they say nothing, the outer ones."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import NoneType
 from typing import Final, TypeAlias, TypedDict
 
 import msgspec
 
 from twophp.core.errors import ConfigError
+from twophp.core.policy import MAX_REQUESTED_TTL_MS
 from twophp.core.records import Instant
 from twophp.engine.environment import CLIENT, with_environment
 from twophp.engine.kinds import Kinds, check_kinds
@@ -23,6 +24,8 @@ from twophp.wire.paths import CONFIRM_SUFFIX
 from twophp.wire.targets import Target
 
 MIB: Final = 1024 * 1024
+YEAR_S: Final = 365 * 86_400
+SHORTEST_LEASE_S: Final = 0.01  # Its holder would do nothing but renew it.
 
 Targets: TypeAlias = Mapping[str, str] | Callable[[str], str]
 """The name of the service behind an origin such as ``https://orders.internal``; see ``Settings.target_of``."""
@@ -93,19 +96,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 self.ledger_retention_ms is None or self.ledger_retention_ms > 0,
                 "ledger_retention_ms must be positive, or None: rows are kept for ever",
             ),
-            (self.lease_s > 0, "lease_s must be positive"),
+            (self.lease_s >= SHORTEST_LEASE_S, f"lease_s must be at least {SHORTEST_LEASE_S}"),
             (every is None or every > 0, "reconcile_every_s must be positive, or None: only when it is asked for"),
             (
                 self.callback is None or grammar.read_callback(self.callback.encode("utf-8", "replace")) is not None,
                 "callback must be an https URL without userinfo, fragment or comma",
             ),
         ]
-        for holds, problem in rules:
+        for holds, problem in (*rules, *self._bounds()):
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
         # What cannot work is said now, not when the first row is sent or the first request sealed.
         self.shipping()
         checked_keys(self.keys)
+
+    def _bounds(self) -> Iterator[tuple[bool, str]]:
+        """What is reckoned with must fit into a clock and a column: infinity does not, and None says "for ever"."""
+        for names, most, what in (
+            (("patience_s", "poll_limit_s", "lease_s", "reconcile_every_s"), YEAR_S, "a year"),
+            (("requested_ttl_ms", "margin_ms", "ledger_retention_ms"), MAX_REQUESTED_TTL_MS, "2**53"),
+        ):
+            for name in names:
+                yield (getattr(self, name) or 0) <= most, f"{name} must be at most {what}"
 
     def shipping(self) -> Shipping | None:
         """Where this client's rows go, if anywhere."""
