@@ -68,6 +68,32 @@ def test_named_calls_of_tasks_go_on_when_the_disk_is_back(orders: Shop, tmp_path
     assert len(orders.runs) == 1
 
 
+def test_what_cannot_be_tidied_up_ends_no_heartbeat(
+    orders: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_args: object) -> None:
+        raise RuntimeError("of no kind that anybody foresaw")
+
+    monkeypatch.setattr("twophp.client.ledger.purge", broken)
+    transport = TwoPhaseTransport(**settings(tmp_path))
+    with httpx2.Client(transport=transport) as http:
+        assert http.post(f"{orders.url}/orders", json={}).extensions["twophp"]["phase"] == "COMMITTED"
+        assert not transport._machinery._ledger._heart.done()
+    assert "rows could not be purged: of no kind" in caplog.text
+
+
+def test_a_ledger_whose_heartbeat_was_cancelled_can_be_closed(orders: Shop, tmp_path: Path) -> None:
+    async def ended() -> None:
+        transport = AsyncTwoPhaseTransport(**settings(tmp_path))
+        async with httpx2.AsyncClient(transport=transport) as http:
+            await http.post(f"{orders.url}/orders", json={})
+            assert transport._machinery._ledger is not None
+            transport._machinery._ledger._heart.cancel()  # As a framework does that cancels all tasks, then closes.
+
+    asyncio.run(ended())
+    assert not (tmp_path / "checkout.db-wal").exists(), "the last handle has folded the log into the database"
+
+
 async def plain(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         return

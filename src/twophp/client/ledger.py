@@ -60,7 +60,7 @@ class Ledger:
     async def close(self) -> None:
         """Finish what was accepted and let go. Calls that are still open are left to whoever comes next."""
         self._stopping.set()
-        await self._heart
+        await asyncio.wait([self._heart])  # However it ended, the rest is let go of as well.
         if self._shipper is not None:
             await self._shipper.close()
         await self.store.close()
@@ -188,7 +188,7 @@ class Ledger:
         if self._shipper is not None:
             try:
                 await forget_settled(self.store, RETENTION_MS)
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - see ``_purge``.
                 log.warning("old shipments could not be let go of: %s", error)
 
     async def _purge(self) -> None:
@@ -197,7 +197,7 @@ class Ledger:
         try:
             if kept_ms is not None:
                 await purge(self.store, max(kept_ms, self._care.kept_ms))
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - what cannot be tidied up now must not end the heartbeat.
             log.warning("rows could not be purged: %s", error)
 
     async def _renew(self, before: int) -> None:
