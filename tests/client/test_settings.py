@@ -201,6 +201,25 @@ def test_closing_lets_go_of_everything_and_twice_is_once(orders: Shop, tmp_path:
         again.post(f"{orders.url}/orders")
 
 
+def test_an_asynchronous_transport_that_is_closed_stays_closed(orders: Shop, tmp_path: Path) -> None:
+    async def late() -> None:
+        transport = AsyncTwoPhaseTransport(**settings(tmp_path))
+        opening = asyncio.create_task(transport.__aenter__())
+        await asyncio.sleep(0)  # It has begun.
+        await transport.aclose()
+        await opening
+        async with httpx2.AsyncClient() as http:
+            http._transport = transport
+            with pytest.raises(StoreUnavailable) as raised:
+                await http.post(f"{orders.url}/orders")
+        assert raised.value.code == "store_closed"
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(late())
+    assert orders.heard == []
+    assert not (tmp_path / "checkout.db-wal").exists()
+
+
 def test_an_asynchronous_transport_belongs_to_one_loop(orders: Shop, tmp_path: Path) -> None:
     async def post(client: httpx2.AsyncClient) -> None:
         await client.post(f"{orders.url}/orders")
@@ -307,33 +326,77 @@ def test_the_same_transport_serves_both_libraries(orders: Shop, tmp_path: Path) 
     transport.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_of_a_fork_opens_a_ledger_of_its_own(orders: Shop, tmp_path: Path) -> None:
-    program = """
-import os, sys, httpx2
+FORKED = """
+import os, sys, httpx2, requests
 from twophp.client import TwoPhaseTransport
-transport = TwoPhaseTransport(ledger="sqlite:///checkout.db", source="checkout", allow_insecure=True)
-http = httpx2.Client(transport=transport)
-http.post(sys.argv[1], json={})
+from twophp.client.requests import TwoPhaseAdapter
+options = dict(ledger="sqlite:///checkout.db", source="checkout", allow_insecure=True)
+{before}
 child = os.fork()
-for _ in range(3):
-    assert http.post(sys.argv[1], json={}).extensions["twophp"]["phase"] == "COMMITTED"
+{after}
 if child:
     assert os.waitpid(child, 0)[1] == 0
-    http.close()
+    {end}
 else:
     os._exit(0)
 """
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-W", "ignore", "-c", program, f"{orders.url}/orders"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+
+
+def forked(folder: Path, url: str, **parts: str) -> None:
+    program = FORKED.format(**({"end": "pass"} | parts))
+    command = [sys.executable, "-W", "ignore", "-c", program, url]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S)  # noqa: S603
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_opens_a_ledger_of_its_own(orders: Shop, tmp_path: Path) -> None:
+    before = """
+http = httpx2.Client(transport=TwoPhaseTransport(**options))
+http.post(sys.argv[1], json={})
+"""
+    after = """
+for _ in range(3):
+    assert http.post(sys.argv[1], json={}).extensions["twophp"]["phase"] == "COMMITTED"
+"""
+    forked(tmp_path, f"{orders.url}/orders", before=before, after=after, end="http.close()")
     assert len(orders.runs) == 7
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_opens_nothing_that_was_closed(orders: Shop, tmp_path: Path) -> None:
+    before = """
+transport = TwoPhaseTransport(**options)
+transport.close()
+"""
+    after = """
+try:
+    httpx2.Client(transport=transport).post(sys.argv[1], json={})
+except Exception as error:
+    assert error.code == "store_closed", error
+else:
+    sys.exit("it was opened again")
+"""
+    forked(tmp_path, f"{orders.url}/orders", before=before, after=after)
+    assert orders.heard == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_reads_nothing_from_its_parents_connections(orders: Shop, tmp_path: Path) -> None:
+    """Not by a GET either: it would take the answer to a mutation of its parent."""
+    before = """
+adapter = TwoPhaseAdapter(**options)
+http = requests.Session()
+http.mount("http://", adapter)
+http.post(sys.argv[1], json={})
+pool = adapter.poolmanager
+"""
+    after = """
+http.get(sys.argv[1])
+assert (adapter.poolmanager is pool) is bool(child)
+"""
+    forked(tmp_path, f"{orders.url}/orders", before=before, after=after, end="http.close()")
+    assert len(orders.runs) == 1
 
 
 @pytest.mark.req("P-13.2-a")

@@ -146,7 +146,7 @@ class Machinery:
 
     def _after_fork(self) -> None:
         """Threads do not survive a fork, and connections must not be shared: a child opens its own."""
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() and self._is_open:
             with self._lock:
                 if self._pid != os.getpid():
                     self._left_behind += [self._portal, self._ledger, self._here, self._background]
@@ -280,6 +280,7 @@ class AsyncMachinery:
         self._around: Around | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
+        self._is_closed = False
         self._background: asyncio.Task[None] | None = None
         warn_if_insecure(settings)
 
@@ -288,6 +289,8 @@ class AsyncMachinery:
         ledger, around = self._ledger, self._around
         if ledger is None or around is None:
             async with self._opening:
+                if self._is_closed:
+                    raise StoreUnavailable("the transport is closed", code="store_closed")
                 if self._ledger is None:
                     self._loop = _running_loop()
                     ledger = await Ledger.open(self.settings)
@@ -329,14 +332,16 @@ class AsyncMachinery:
         return tally.result()
 
     async def close(self) -> None:
-        """Stop reconciling and let go of the ledger. Closing twice is closing once."""
-        background, self._background = self._background, None
-        if background is not None:
-            background.cancel()
-            await asyncio.wait([background])
-        ledger, self._ledger = self._ledger, None
-        if ledger is not None:
-            await ledger.close()
+        """Stop reconciling and let go of the ledger, for good. Closing twice is closing once."""
+        async with self._opening:  # What is being opened is closed, and nobody opens it again.
+            self._is_closed = True
+            background, self._background = self._background, None
+            if background is not None:
+                background.cancel()
+                await asyncio.wait([background])
+            ledger, self._ledger = self._ledger, None
+            if ledger is not None:
+                await ledger.close()
 
     async def _drive(self, steps: Generator[Effect, Any, T], http: AsyncHttp, ledger: Ledger) -> T:
         driven: set[str] = set()

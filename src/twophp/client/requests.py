@@ -54,18 +54,19 @@ class TwoPhaseAdapter(HTTPAdapter):
     def send(self, request: Any, *args: Any, **how: Any) -> Any:
         """See requests: one request, one response. Raises PhaseError where the protocol came to no answer."""
         if not _is_ours(request):
-            return super().send(request, *args, **how)
+            return self.plainly(request, *args, **how)
         names = ("stream", "timeout", "verify", "cert", "proxies")
         http = _Blocking(self, request, dict(zip(names, args, strict=False)) | how)
         return http.finished(self._machinery.call(_asked_by(request, self._machinery.settings), http))
 
-    def plainly(self, request: Any, **how: Any) -> Any:
+    def plainly(self, request: Any, *args: Any, **how: Any) -> Any:
         """One request and its response, without any protocol of ours."""
         if self._pid != os.getpid():  # The connections of a parent are not to be used by its child.
-            self._left_behind = self.poolmanager
+            self._left_behind = self.poolmanager, self.proxy_manager
+            self.proxy_manager = {}
             self.init_poolmanager(DEFAULT_POOLSIZE, DEFAULT_POOLSIZE)
             self._pid = os.getpid()
-        return super().send(request, **how)
+        return super().send(request, *args, **how)
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
         """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
