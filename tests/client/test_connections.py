@@ -9,12 +9,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.client.callers import PATIENCE_S, caller, settings
+from tests.client.callers import PATIENCE_S, Losing, caller, settings
 from tests.client.shop import served
 from twophp.client import AsyncTwoPhaseTransport, PhaseError
 from twophp.client.ledger import Ledger
+from twophp.stores.clock import system_clock
 
 ONE = httpx2.Limits(max_connections=1)
+LEASE_OVER_MS = 6_000
 TIMEOUT = httpx2.Timeout(PATIENCE_S, pool=1)
 
 
@@ -44,6 +46,19 @@ def test_a_contradiction_costs_no_connection(kind: str, tmp_path: Path) -> None:
             with pytest.raises(PhaseError) as raised:
                 http.post(f"{server.url}/orders", timeout=TIMEOUT)
             assert raised.value.code == "other_intent"
+
+
+def test_the_reconciler_gives_back_what_it_cannot_read(tmp_path: Path) -> None:
+    net = httpx2.HTTPTransport(limits=ONE)
+    lost = Losing(phase_2=99, status=99)
+    with served(contradicting) as server:
+        with caller("httpx2", tmp_path, transport=lost, patience_s=0.0) as http:
+            for _ in range(3):
+                with pytest.raises(PhaseError):
+                    http.post(f"{server.url}/orders")
+        with caller("httpx2", tmp_path, transport=net, clock=lambda: system_clock() + LEASE_OVER_MS) as http:
+            done = http.reconcile()
+    assert [call.code for call in done.left] == ["other_intent"] * 3
 
 
 def test_a_cancelled_call_costs_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,7 @@ def test_a_408_is_told_and_not_repeated(kind: str, tmp_path: Path) -> None:
     error = raised.value
     assert (error.code, error.advice, error.phase) == ("ttl_expired", Advice.RESUBMIT, "TTL_EXPIRED")
     assert error.response.status_code == 408
+    assert error.response.json()["code"] == "ttl_expired"
     assert pair(tmp_path / "checkout.db", error.client_correlation_id or "").phase is Phase.TTL_EXPIRED
 
 

@@ -59,8 +59,8 @@ class Http(Protocol):
         """Read a response to its end, so that it can be looked at after its connection is gone."""
         ...
 
-    def drop(self, reply: Reply) -> None:
-        """Close an answer that nobody gets, or its connection would be gone from the pool for good."""
+    def drop(self, reply: Reply | None) -> None:
+        """Close an answer that nobody gets, if there is one: its connection would be gone from the pool for good."""
         ...
 
 
@@ -79,8 +79,8 @@ class AsyncHttp(Protocol):
         """Read a response to its end."""
         ...
 
-    async def drop(self, reply: Reply) -> None:
-        """Close an answer that nobody gets."""
+    async def drop(self, reply: Reply | None) -> None:
+        """Close an answer that nobody gets, if there is one."""
         ...
 
 
@@ -112,6 +112,14 @@ class _Handles:
                 self._here.close()
             if self._ledger is not None:
                 await self._ledger.close()
+
+
+class _Trail:
+    """What a call leaves behind, however it ends: leases to let go of, and an answer that nobody was given."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.heard: Reply | None = None
 
 
 class Machinery:
@@ -215,21 +223,20 @@ class Machinery:
             self._here.flush()
 
     def _drive(self, steps: Generator[Effect, Any, T], http: Http) -> T:
-        driven: set[str] = set()
-        heard: Reply | None = None  # The latest answer, for as long as nobody was given it.
+        trail = _Trail()
         try:
             effect = next(steps)
             while True:
                 try:
-                    answer = self._do(effect, http, driven)
+                    answer = self._do(effect, http, trail)
                 except Exception as error:  # noqa: BLE001 - the flow decides what it means.
                     effect = steps.throw(error)
                 else:
-                    heard = answer if isinstance(answer, Reply) else heard
                     effect = steps.send(answer)
         except StopIteration as end:
-            heard = None
             result: T = end.value
+            if isinstance(result, Outcome):  # Its answer is the caller's.
+                trail.heard = None
             return result
         except NotSent as error:
             raise error.native from None
@@ -238,24 +245,25 @@ class Machinery:
                 http.keep(error.response)
             raise
         finally:
-            for id_ in driven:
+            for id_ in trail.ids:
                 self._ledger.leave(id_)
-            if heard is not None:
-                http.drop(heard)
+            http.drop(trail.heard)
 
-    def _do(self, effect: Effect, http: Http, driven: set[str]) -> Any:
+    def _do(self, effect: Effect, http: Http, trail: _Trail) -> Any:
         match effect:
             case Send():
-                return http.send(effect)
+                http.drop(trail.heard)  # Whoever asks anew is done with the answer before.
+                trail.heard = http.send(effect)
+                return trail.heard
             case Read():
                 return b"" if effect.reply.native is None else http.read(effect.reply, effect.limit)
             case Pause():
                 return self._pause(effect.seconds)
             case Unseal():
                 return self._portal.run(self._ledger.noted_request(effect.call))
-        return self._write_down(effect, driven)
+        return self._write_down(effect, trail)
 
-    def _write_down(self, effect: Record | RecordBehind | Look, driven: set[str]) -> Any:
+    def _write_down(self, effect: Record | RecordBehind | Look, trail: _Trail) -> Any:
         here, portal, ledger = self._here, self._portal, self._ledger
         match effect:
             case RecordBehind(known=known, told=told):
@@ -265,7 +273,7 @@ class Machinery:
             case Look(client_correlation_id=id_):
                 return here.look(id_) if here is not None else portal.run(ledger.look(id_))
         id_ = effect.client_correlation_id
-        driven.add(id_)
+        trail.ids.add(id_)
         what = id_, effect.command, effect.request
         return here.record(*what) if here is not None else portal.run(ledger.record(*what))
 
@@ -344,21 +352,20 @@ class AsyncMachinery:
                 await ledger.close()
 
     async def _drive(self, steps: Generator[Effect, Any, T], http: AsyncHttp, ledger: Ledger) -> T:
-        driven: set[str] = set()
-        heard: Reply | None = None  # The latest answer, for as long as nobody was given it.
+        trail = _Trail()
         try:
             effect = next(steps)
             while True:
                 try:
-                    answer = await self._do(effect, http, ledger, driven)
+                    answer = await self._do(effect, http, ledger, trail)
                 except Exception as error:  # noqa: BLE001 - the flow decides what it means.
                     effect = steps.throw(error)
                 else:
-                    heard = answer if isinstance(answer, Reply) else heard
                     effect = steps.send(answer)
         except StopIteration as end:
-            heard = None
             result: T = end.value
+            if isinstance(result, Outcome):  # Its answer is the caller's.
+                trail.heard = None
             return result
         except NotSent as error:
             raise error.native from None
@@ -367,24 +374,25 @@ class AsyncMachinery:
                 await http.keep(error.response)
             raise
         finally:
-            for id_ in driven:
+            for id_ in trail.ids:
                 ledger.leave(id_)
-            if heard is not None:
-                await http.drop(heard)
+            await http.drop(trail.heard)
 
-    async def _do(self, effect: Effect, http: AsyncHttp, ledger: Ledger, driven: set[str]) -> Any:
+    async def _do(self, effect: Effect, http: AsyncHttp, ledger: Ledger, trail: _Trail) -> Any:
         match effect:
             case Send():
-                return await http.send(effect)
+                await http.drop(trail.heard)
+                trail.heard = await http.send(effect)
+                return trail.heard
             case Read():
                 return b"" if effect.reply.native is None else await http.read(effect.reply, effect.limit)
             case Pause():
                 return await self._wait(effect.seconds)
             case Unseal():
                 return await ledger.noted_request(effect.call)
-        return await self._write_down(effect, ledger, driven)
+        return await self._write_down(effect, ledger, trail)
 
-    async def _write_down(self, effect: Record | RecordBehind | Look, ledger: Ledger, driven: set[str]) -> Any:
+    async def _write_down(self, effect: Record | RecordBehind | Look, ledger: Ledger, trail: _Trail) -> Any:
         match effect:
             case RecordBehind(known=known, told=told):
                 if (decided := ledger.record_behind(known, told)) is not None:
@@ -392,7 +400,7 @@ class AsyncMachinery:
                 effect = Record(client_correlation_id=known.client_correlation_id, command=told)
             case Look(client_correlation_id=id_):
                 return await ledger.look(id_)
-        driven.add(effect.client_correlation_id)
+        trail.ids.add(effect.client_correlation_id)
         return await ledger.record(effect.client_correlation_id, effect.command, effect.request)
 
     async def _wait(self, seconds: float) -> None:

@@ -318,9 +318,9 @@ class Conversation(Notebook):
         if answer.phase in SETTLED:
             yield from self._told(answer, reply, "phase_2")
             return self._outcome(reply, answer)
-        yield Read(reply=reply)
         yield from self._told(answer, reply, "phase_2")
         if answer.phase is Phase.PROCESSING:
+            yield Read(reply=reply)
             return _bounded(response.retry_after_s(reply.headers))
         if answer.phase is Phase.WAITING_CONFIRM:
             raise (yield from self._unresolved("bad_answer"))
@@ -330,8 +330,8 @@ class Conversation(Notebook):
         """An answer to Phase 2 that names no phase: a refusal, a redirect, or somebody in between."""
         if 300 <= reply.status < 400:  # noqa: PLR2004 - A-109: returned as it is.
             return self._outcome(reply, None)
-        yield Read(reply=reply)
         if reply.status >= SERVER_ERROR:
+            yield Read(reply=reply)
             return None
         refused = response.is_refusal(reply.headers)
         if reply.status == NOT_FOUND and refused:
@@ -402,17 +402,18 @@ class Conversation(Notebook):
         if answer.phase is Phase.COMMITTED:
             yield from self._told(answer, reply, "status_read")
             return self._outcome(reply, answer)
-        body = yield Read(reply=reply, limit=MAX_STATUS_BYTES)
         if answer.phase is Phase.FAILED:
+            body = yield Read(reply=reply, limit=MAX_STATUS_BYTES)
             return (yield from self._after_failure(answer, reply, body))
         yield from self._told(answer, reply, "status_read")
         if answer.phase in {Phase.TTL_EXPIRED, Phase.ABANDONED}:
             raise self._failed("ttl_expired", Advice.RESUBMIT, LATE, reply)
+        yield Read(reply=reply)
         return _bounded(response.retry_after_s(reply.headers))
 
     def _not_read(self, reply: Reply) -> Heard:
-        yield Read(reply=reply)
         if reply.status >= SERVER_ERROR:
+            yield Read(reply=reply)
             return None
         if reply.status == NOT_FOUND and response.is_refusal(reply.headers):
             raise (yield from self._not_there(Advice.CHECK, reply))

@@ -184,9 +184,10 @@ class Blocking(_Sending):
             except self._library.RequestError:
                 native.close()
 
-    def drop(self, reply: Reply) -> None:
+    def drop(self, reply: Reply | None) -> None:
         """See ``Http.drop``."""
-        reply.native.close()
+        if reply is not None:
+            reply.native.close()
 
 
 class Awaiting(_Sending):
@@ -221,6 +222,7 @@ class Awaiting(_Sending):
             except self._library.RequestError:
                 await native.aclose()
 
-    async def drop(self, reply: Reply) -> None:
+    async def drop(self, reply: Reply | None) -> None:
         """See ``Http.drop``."""
-        await reply.native.aclose()
+        if reply is not None:
+            await reply.native.aclose()

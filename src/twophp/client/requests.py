@@ -165,9 +165,10 @@ class _Blocking:
         except (requests.exceptions.RequestException, RuntimeError):
             native.close()
 
-    def drop(self, reply: Reply) -> None:
+    def drop(self, reply: Reply | None) -> None:
         """See ``Http.drop``."""
-        reply.native.close()
+        if reply is not None:
+            reply.native.close()
 
     def finished(self, outcome: Outcome) -> Any:
         """The response to the caller's own request, with what the protocol knows of the call."""
