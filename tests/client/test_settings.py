@@ -16,7 +16,8 @@ import httpx2
 import pytest
 
 from tests.client.callers import PATIENCE_S, caller, settings
-from tests.client.shop import Shop
+from tests.client.shop import Shop, served
+from tests.engine.tls_server import Authority
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
 from twophp.core.errors import ConfigError, StoreUnavailable
 from twophp.wire.targets import target_of
@@ -108,6 +109,21 @@ def test_plain_http_is_refused_unless_it_is_asked_for(kind: str, orders: Shop, t
         assert http.get(f"{orders.url}/orders/1").status_code == 201, "what is no mutation is nobody's business"
     assert (raised.value.code, raised.value.advice) == ("tls_required", Advice.FIX)
     assert orders.lines() == ["GET /orders/1"]
+
+
+def test_a_server_that_is_not_trusted_was_sent_nothing(kind: str, tmp_path: Path) -> None:
+    async def nobody(_scope: Any, _receive: Any, _send: Any) -> None:
+        pass
+
+    Authority().server(tmp_path, "localhost")
+    certificate = str(tmp_path / "localhost.pem")
+    with (
+        served(nobody, ssl_certfile=certificate, lifespan="off") as server,
+        caller(kind, tmp_path) as http,
+        pytest.raises(Exception, match=r"(?i)certificate.verify.failed") as raised,
+    ):
+        http.post(f"https://localhost:{server.port}/orders")
+    assert not isinstance(raised.value, PhaseError), "as ever, it is the library's own error"
 
 
 def test_a_body_has_a_bound(kind: str, orders: Shop, tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from ssl import SSLCertVerificationError
 from typing import Any, Final, Unpack
 
 import requests
 from requests.adapters import DEFAULT_POOLSIZE, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import MaxRetryError, NewConnectionError
+from urllib3.exceptions import MaxRetryError, NewConnectionError, SSLError
 
 from twophp.client.driver import Machinery
 from twophp.client.exchange import Asked, Lost, NotSent, Outcome, Reply, Send
@@ -188,4 +189,10 @@ def _never_left(error: Exception) -> bool:
     if isinstance(error, _NOT_SENT):
         return True
     cause = error.args[0] if error.args else None
-    return isinstance(cause, MaxRetryError) and isinstance(cause.reason, NewConnectionError)
+    reason = cause.reason if isinstance(cause, MaxRetryError) else None
+    return isinstance(reason, NewConnectionError) or _is_distrust(reason)
+
+
+def _is_distrust(reason: Exception | None) -> bool:
+    """A server's certificate is looked at before anything is sent; other trouble with TLS may come later."""
+    return isinstance(reason, SSLError) and any(isinstance(why, SSLCertVerificationError) for why in reason.args)
