@@ -16,6 +16,8 @@ import httpx2
 
 from tests.client.callers import settings
 from twophp.client import TwoPhaseTransport, behind, calling
+from twophp.client.ledger import Ledger
+from twophp.core.call_machine import Command, Decision, Renew
 
 
 class Dying(httpx2.HTTPTransport):
@@ -42,11 +44,24 @@ def main(folder: str, url: str, moment: str, name: str = "the-call") -> None:
     behind.DELAY_S = 3_600  # type: ignore[misc]
     if moment == "driving":  # Wait for a slow server, and say so.
         say("driving")
+        say_what_is_renewed()
     transport = TwoPhaseTransport(**settings(Path(folder), transport=Dying(moment), lease_s=1.0))
     with httpx2.Client(transport=transport, timeout=60) as http, calling(client_correlation_id=name):
         say(http.post(url, json={"item": 1}).extensions["twophp"]["phase"])
         if moment == "after the answer":
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def say_what_is_renewed() -> None:
+    record = Ledger.record
+
+    async def saying(ledger: Ledger, id_: str, command: Command, request: bytes | None = None) -> Decision:
+        decision = await record(ledger, id_, command, request)
+        if isinstance(command, Renew):
+            say("renewed")
+        return decision
+
+    Ledger.record = saying  # type: ignore[method-assign, assignment]
 
 
 def say(text: str) -> None:
