@@ -6,7 +6,6 @@ threads go to one event loop, where those that come at the same time share one c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
@@ -46,7 +45,6 @@ class ObligationTracker:
         self._portal = None if is_direct and not runtime.scans else Portal("twophp-obligations")
         self._run: Callable[[Coroutine[Any, Any, Any]], Any] = at_once if is_direct else self._portal_run
         self._closed = False
-        self._pid = os.getpid()
         try:
             self._run(runtime.open())
         except BaseException:
@@ -71,7 +69,7 @@ class ObligationTracker:
 
         In a child that was forked it does nothing: what is open is the parent's.
         """
-        if self._closed or (self._portal is not None and self._pid != os.getpid()):
+        if self._closed or (self._portal is not None and self._portal.is_parents):
             return
         self._closed = True
         if self._portal is not None:
@@ -212,9 +210,6 @@ class ObligationTracker:
 
     def _portal_run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._portal is not None
-        if self._pid != os.getpid():  # The loop's thread stayed with the parent: nobody would ever answer.
-            coroutine.close()
-            raise StoreUnavailable("the tracker was opened before a fork; open one in the child", code="forked")
         return self._portal.run(coroutine)
 
 

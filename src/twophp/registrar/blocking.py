@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from twophp.core.compensation import CompensationDecision
 from twophp.core.errors import StoreUnavailable
@@ -20,8 +19,6 @@ from twophp.registrar.opening import OWN_SURFACE
 from twophp.registrar.status import Status
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.portal import Portal
-
-T = TypeVar("T")
 
 
 class Registrar:
@@ -48,7 +45,6 @@ class Registrar:
             clock=clock,
             mint=mint,
         )
-        self._pid = os.getpid()
         self._portal = Portal("twophp-registrar")
         try:
             self._portal.run(self._registrar.start())
@@ -63,37 +59,32 @@ class Registrar:
         self.close()
 
     def close(self) -> None:
-        """Finish what was accepted and let go. Closing twice is closing once.
-
-        In a child that was forked it does nothing: what is open is the parent's.
-        """
-        if self._pid != os.getpid():
-            return
-        with suppress(StoreUnavailable):  # It is closed.
-            self._run(self._registrar.close())
+        """Finish what was accepted and let go. Closing twice is closing once, and a forked child closes nothing."""
+        with suppress(StoreUnavailable):  # It is closed, or the parent's.
+            self._portal.run(self._registrar.close())
         self._portal.close()
 
     def probe(self) -> SurfaceReport:
         """Prove the surface again; a proof that fails puts everybody on hold."""
-        return self._run(self._registrar.probe())
+        return self._portal.run(self._registrar.probe())
 
     def open_gate(self, authority_ref: str) -> Status:
         """Let registrations proceed, on the word of ``authority_ref``."""
-        return self._run(self._registrar.open_gate(authority_ref))
+        return self._portal.run(self._registrar.open_gate(authority_ref))
 
     def hold(self, reason: str) -> Status:
         """Close the gate."""
-        return self._run(self._registrar.hold(reason))
+        return self._portal.run(self._registrar.hold(reason))
 
     def status(self) -> Status:
         """Whether anything may be registered, and why not."""
-        return self._run(self._registrar.status())
+        return self._portal.run(self._registrar.status())
 
     def issue_nonce(
         self, owner_or_approval_binding: str, valid_for_secs: float = 300, *, valid_after_secs: float = 0
     ) -> str:
         """A single-use credential for this envelope and window."""
-        return self._run(
+        return self._portal.run(
             self._registrar.issue_nonce(
                 owner_or_approval_binding, valid_for_secs=valid_for_secs, valid_after_secs=valid_after_secs
             )
@@ -101,11 +92,11 @@ class Registrar:
 
     def register(self, request: RegistrationRequest) -> Decision:
         """Consume the logical key and write its inert registration, or say why not (T3)."""
-        return self._run(self._registrar.register(request))
+        return self._portal.run(self._registrar.register(request))
 
     def resolve(self, logical_request_key: str) -> Decision:
         """What became of a key, for good. After ABSENT no earlier attempt comes through."""
-        return self._run(self._registrar.resolve(logical_request_key))
+        return self._portal.run(self._registrar.resolve(logical_request_key))
 
     def compensate(
         self,
@@ -124,30 +115,24 @@ class Registrar:
             "issued_at": issued_at,
             "valid_until": valid_until,
         }
-        return self._run(self._registrar.compensate(logical_request_key, authorization_nonce, **options))
+        return self._portal.run(self._registrar.compensate(logical_request_key, authorization_nonce, **options))
 
     def find(self, logical_request_key: str) -> Registration | None:
         """What is committed under a key right now."""
-        return self._run(self._registrar.find(logical_request_key))
+        return self._portal.run(self._registrar.find(logical_request_key))
 
     def compensations(self, logical_request_key: str) -> Sequence[Compensated]:
         """The compensations of a key, oldest first."""
-        return self._run(self._registrar.compensations(logical_request_key))
+        return self._portal.run(self._registrar.compensations(logical_request_key))
 
     def audit(self, logical_request_key: str | None = None, *, limit: int = 100) -> Sequence[Failure]:
         """What was refused, newest first: of one key, or of all."""
-        return self._run(self._registrar.audit(logical_request_key, limit=limit))
+        return self._portal.run(self._registrar.audit(logical_request_key, limit=limit))
 
     def attempts(self, logical_request_key: str, *, limit: int = 100) -> Sequence[str]:
         """The attempts known under a key."""
-        return self._run(self._registrar.attempts(logical_request_key, limit=limit))
+        return self._portal.run(self._registrar.attempts(logical_request_key, limit=limit))
 
     def check(self) -> None:
         """Raise CONSUMED_STATE_ERASED_BY_STALE_REQUEST if a consumed key is gone."""
-        self._run(self._registrar.check())
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._pid != os.getpid():  # The loop's thread stayed with the parent: nobody would ever answer.
-            coroutine.close()
-            raise StoreUnavailable("the registrar was opened before a fork; open one in the child", code="forked")
-        return self._portal.run(coroutine)
+        self._portal.run(self._registrar.check())

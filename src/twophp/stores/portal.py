@@ -8,6 +8,7 @@ their errands in a queue and wake the loop only if nobody has since it last look
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Coroutine
@@ -54,6 +55,7 @@ class Portal:
 
     def __init__(self, name: str = "twophp-portal") -> None:
         self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
         self._errands: deque[_Errand] = deque()
@@ -68,8 +70,16 @@ class Portal:
     def __exit__(self, *_exc_info: object) -> None:
         self.close()
 
+    @property
+    def is_parents(self) -> bool:
+        """Whether this process was forked since: the loop's thread stayed with its parent, and nobody answers here."""
+        return self._pid != os.getpid()
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What ``coroutine`` returns or raises. A caller that is interrupted leaves it running to its end."""
+        if self.is_parents:
+            coroutine.close()
+            raise StoreUnavailable("it was opened before a fork; open one in the child", code="forked")
         if threading.current_thread() is self._thread:
             coroutine.close()
             message = "a portal cannot wait for itself: await the asynchronous twin instead"
@@ -96,7 +106,9 @@ class Portal:
             self._loop.create_task(errand.carry_out()).add_done_callback(errand.ended)
 
     def close(self) -> None:
-        """Let what is running finish, then stop. Closing twice is closing once."""
+        """Let what is running finish, then stop. Closing twice is closing once; a child does not close its parent's."""
+        if self.is_parents:
+            return
         with self._lock:
             if self._closed:
                 return
