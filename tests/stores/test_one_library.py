@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +16,10 @@ import pytest
 from twophp.core.errors import ConfigError
 from twophp.registrar import evaluate_surface
 from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.one_library import connect
+
+ROUNDS = 500
+WRITING = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 pytestmark = pytest.mark.req("P-12.2-a")
 
@@ -63,6 +69,30 @@ def test_a_ledger_that_was_closed_is_anybodys(path: Path) -> None:
     asyncio.run(SQLiteStore(str(path)).close())
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT count(*) FROM entry").fetchone() == (0,)
+
+
+def test_whoever_opens_or_closes_it_in_another_thread_is_no_other_library(path: Path) -> None:
+    """There is a moment when apsw has the file open and does not say so."""
+    failed: list[BaseException] = []
+
+    def open_and_close() -> None:
+        try:
+            for _ in range(ROUNDS):
+                connect(str(path), WRITING).close()
+        except BaseException as error:  # noqa: BLE001 - a thread's error would be lost.
+            failed.append(error)
+
+    threads = [threading.Thread(target=open_and_close) for _ in range(4)]
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switching)
+    assert failed == []
 
 
 def test_what_sqlite3_has_open_already_does_not_become_a_ledger(path: Path) -> None:

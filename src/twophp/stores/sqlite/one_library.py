@@ -18,8 +18,11 @@ from weakref import WeakKeyDictionary
 import apsw
 
 from twophp.core.errors import ConfigError
+from twophp.stores.clock import pause
 
 OPEN_FILES: Final = Path("/proc/self/fd")
+LOOKS: Final = 25
+LOOK_PAUSE_S: Final = 0.02
 ADVICE: Final = "open it with apsw too, or with sqlite3 in a process of its own"
 
 _Identity: TypeAlias = tuple[int, int]  # Device and inode: a file has many names.
@@ -58,8 +61,15 @@ def _refuse(event: str, details: tuple[object, ...]) -> None:
 
 
 def _is_open_elsewhere(file: _Identity) -> bool:
-    """Whether this process has the file open and no connection of apsw explains it."""
-    return _is_open_in_process(file) and not any(_may_have(connection, file) for connection in apsw.connections())
+    """Whether this process has the file open, and no connection of apsw explains it, however often one looks.
+
+    One that another thread is opening or closing right now has the file open, and is not listed.
+    """
+    for _look in range(LOOKS):
+        if not _is_open_in_process(file) or any(_may_have(connection, file) for connection in apsw.connections()):
+            return False
+        pause(LOOK_PAUSE_S)
+    return True
 
 
 def _is_open_in_process(file: _Identity) -> bool:
