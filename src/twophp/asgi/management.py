@@ -33,7 +33,6 @@ from twophp.ports import Calls, Find, Store
 from twophp.wire.evidence import evidence_document, lease_document
 from twophp.wire.rows import Id, row_document
 
-PULL_PATH: Final = "/_2php/ledger"
 MOST: Final = 1_000
 MOST_LEASES: Final = 100
 MAX_BODY_BYTES: Final = 1024 * 1024

@@ -18,7 +18,7 @@ from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 from twophp.asgi.answers import INTERNAL_ERROR, of_error
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
-from twophp.asgi.management import PULL_PATH, Management
+from twophp.asgi.management import Management
 from twophp.asgi.messages import (
     App,
     Disconnected,
@@ -48,6 +48,7 @@ from twophp.engine.identify import Identify, anonymous
 from twophp.engine.kinds import several
 from twophp.engine.ledger import open_ledger
 from twophp.engine.requests import effective_scheme, proxies
+from twophp.engine.ship import PULL_PATH
 from twophp.ports import Clock
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys, checked_keys

@@ -17,7 +17,7 @@ from twophp.core.intent import Intent
 from twophp.core.quota import Quota
 from twophp.engine.endpoints import NEVER_REGISTERED, Endpoints
 from twophp.engine.identify import Identify
-from twophp.engine.kinds import Kinds, check_kinds, several
+from twophp.engine.kinds import Kinds, check_bounds, check_kinds, several
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.requests import Head, Proxies
 from twophp.engine.retention import RETENTION_MS
@@ -121,6 +121,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for holds, problem in rules:
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
+        check_bounds(
+            self,
+            seconds=("sweep_interval_s", "drain_timeout_s"),
+            milliseconds=("replay_wait_ms", "ledger_retention_ms"),
+        )
 
     def _hooks(self) -> tuple[object, ...]:
         return self.prevalidate, self.late_confirm_guard, self.reconcile, self.resource_id

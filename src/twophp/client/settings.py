@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import NoneType
 from typing import Final, TypeAlias, TypedDict
 
 import msgspec
 
 from twophp.core.errors import ConfigError
-from twophp.core.policy import MAX_REQUESTED_TTL_MS
 from twophp.core.records import Instant
 from twophp.engine.environment import CLIENT, with_environment
-from twophp.engine.kinds import Kinds, check_kinds
+from twophp.engine.kinds import Kinds, check_bounds, check_kinds
 from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId
@@ -24,7 +23,6 @@ from twophp.wire.paths import CONFIRM_SUFFIX
 from twophp.wire.targets import Target
 
 MIB: Final = 1024 * 1024
-YEAR_S: Final = 365 * 86_400
 SHORTEST_LEASE_S: Final = 0.01  # Its holder would do nothing but renew it.
 
 Targets: TypeAlias = Mapping[str, str] | Callable[[str], str]
@@ -103,21 +101,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "callback must be an https URL without userinfo, fragment or comma",
             ),
         ]
-        for holds, problem in (*rules, *self._bounds()):
+        for holds, problem in rules:
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
+        check_bounds(
+            self,
+            seconds=("patience_s", "poll_limit_s", "lease_s", "reconcile_every_s"),
+            milliseconds=("requested_ttl_ms", "margin_ms", "ledger_retention_ms"),
+        )
         # What cannot work is said now, not when the first row is sent or the first request sealed.
         self.shipping()
         checked_keys(self.keys)
-
-    def _bounds(self) -> Iterator[tuple[bool, str]]:
-        """What is reckoned with must fit into a clock and a column: infinity does not, and None says "for ever"."""
-        for names, most, what in (
-            (("patience_s", "poll_limit_s", "lease_s", "reconcile_every_s"), YEAR_S, "a year"),
-            (("requested_ttl_ms", "margin_ms", "ledger_retention_ms"), MAX_REQUESTED_TTL_MS, "2**53"),
-        ):
-            for name in names:
-                yield (getattr(self, name) or 0) <= most, f"{name} must be at most {what}"
 
     def shipping(self) -> Shipping | None:
         """Where this client's rows go, if anywhere."""

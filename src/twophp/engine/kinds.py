@@ -8,9 +8,11 @@ from typing import Any, Final, TypeAlias
 
 from twophp.core.errors import ConfigError
 
+YEAR_S: Final = 365 * 86_400
+MOST_MS: Final = 2**53
+
 Kinds: TypeAlias = tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...]
 """Names of settings, the types that each of them may have, and those types in words."""
-
 
 _NUMBERS: Final = frozenset({bool, int, float, NoneType})
 
@@ -27,6 +29,14 @@ def check_kinds(said: object, kinds: Kinds) -> None:
                 is_harmless = isinstance(given, int | float | None) or _NUMBERS.issuperset(types)
                 told = repr(given) if is_harmless else f"of type {type(given).__name__}"
                 raise ConfigError(f"{name} must be {what}, not {told}", code="bad_setting")
+
+
+def check_bounds(said: object, *, seconds: Iterable[str], milliseconds: Iterable[str]) -> None:
+    """Raise ConfigError for a time that does not fit into a clock or a column. Infinity does not; None is for ever."""
+    for names, most, what in ((seconds, YEAR_S, "a year"), (milliseconds, MOST_MS, "2**53")):
+        for name in names:
+            if not (getattr(said, name) or 0) <= most:  # So that NaN is refused as well.
+                raise ConfigError(f"{name} must be at most {what}", code="bad_setting")
 
 
 def several(name: str, given: object) -> tuple[Any, ...]:

@@ -47,12 +47,13 @@ class ObligationTracker:
         self._closed = False
         try:
             self._run(runtime.open())
+            if self._portal is not None:
+                self._portal.run(runtime.start())
         except BaseException:
             if self._portal is not None:
+                self._portal.run(runtime.stop())  # Else what was started would be waited for.
                 self._portal.close()
             raise
-        if self._portal is not None:
-            self._portal.run(runtime.start())
         self._obligations = runtime.obligations
         # Nothing waits in memory: most changes are made right here, without a coroutine.
         self._at_once = runtime.at_once if is_direct else None
