@@ -7,11 +7,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import cycle
 
+import msgspec
 import pytest
 
+from tests.central.rows import row
 from tests.cli.running import UNUSABLE, run
 from twophp.cli.remote import Remote
+from twophp.cli.sources import Watch
+from twophp.wire.rows import row_document
 
 COMMANDS = (
     ("ledger", "verify"),
@@ -37,10 +42,14 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def server(status: int, body: bytes) -> Iterator[str]:
-    class Always(BaseHTTPRequestHandler):
+def server(*answers: tuple[int, bytes]) -> Iterator[str]:
+    """Answers like this, one after the other and round again."""
+    told = cycle(answers)
+
+    class Scripted(BaseHTTPRequestHandler):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("content-length", 0)))
+            status, body = next(told)
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -51,7 +60,7 @@ def server(status: int, body: bytes) -> Iterator[str]:
         def log_message(self, *_arguments: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Always) as made:
+    with HTTPServer(("127.0.0.1", 0), Scripted) as made:
         thread = threading.Thread(target=made.serve_forever)
         thread.start()
         try:
@@ -77,7 +86,7 @@ def server(status: int, body: bytes) -> Iterator[str]:
     ],
 )
 def test_whoever_else_answers_is_found_out(status: int, body: bytes) -> None:
-    with server(status, body) as url:
+    with server((status, body)) as url:
         for arguments in COMMANDS:
             result = run(*arguments, url)
             assert (result.exit_code, result.stdout) == (UNUSABLE, ""), arguments
@@ -102,3 +111,15 @@ def test_a_row_that_arrives_meanwhile_is_in_its_own_proof(monkeypatch: pytest.Mo
     monkeypatch.setattr(Remote, "ask", ask)
     run("ledger", "prove", "some-id", "http://127.0.0.1:1")
     assert asked == ["/v1/entries", "/v1/proofs/head", "/v1/proofs/inclusion/1"]
+
+
+def test_a_central_ledger_that_is_away_for_a_while_does_not_end_the_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    arrived = row_document(row(1, "6f1d0c5e-8a43-4f6b-9f5e-0d5a3a1f7c11")) | {"sequence": 1}
+    away = 503, b'{"code": "store_unavailable", "title": "The central ledger\'s database does not answer."}'
+    rows = 200, msgspec.json.encode({"rows": [arrived], "cursor": None})
+    with server((200, b'{"size": 0}'), away, away, rows, away) as url:
+        watch = Watch([url])
+        looks = [[(entry.client_correlation_id, where) for entry, where in watch.look()] for _ in range(4)]
+    assert looks == [[], [], [("client-1", url)], []]
+    note = f"note: waiting: {url} answered 503: The central ledger's database does not answer.\n"
+    assert capsys.readouterr().err == note * 2, "said once for each time that it is away"

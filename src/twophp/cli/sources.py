@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from twophp.cli.evidence import evidence_document
-from twophp.cli.output import sqlite_path
+from twophp.cli.output import note, sqlite_path
 from twophp.cli.remote import CentralLedger, CentralWatch, is_remote
 from twophp.core.calltree import CallTree, call_tree, related_ids
 from twophp.core.entry import LedgerEntry
@@ -198,14 +198,15 @@ class Watch:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._seen: dict[str, int] = {}
-        self._central = [(url, CentralWatch(url)) for url in dict.fromkeys(names) if is_remote(url)]
+        self._central = {url: CentralWatch(url) for url in names if is_remote(url)}
+        self._away: set[str] = set()
         for path in dict.fromkeys(map(sqlite_path, _files(names))):
             with ledger_reader(path) as reader:
                 self._seen[path] = reader.last_line()
 
     def look(self) -> list[tuple[LedgerEntry, str]]:
         """The rows that changed, each as it is now and with its ledger, in the order they changed."""
-        found = [(entry, url) for url, watch in self._central for entry in watch.look()]
+        found = [(entry, url) for url in self._central for entry in self._arrived(url)]
         for path, seen in self._seen.items():
             try:
                 with ledger_reader(path) as reader:
@@ -215,3 +216,15 @@ class Watch:
             found += [(entry, path) for entry in changed]
             self._seen[path] = last
         return found
+
+    def _arrived(self, url: str) -> Sequence[LedgerEntry]:
+        """At a central ledger. One that is away is waited for, and that is said once."""
+        try:
+            arrived = self._central[url].look()
+        except StoreUnavailable as error:
+            if url not in self._away:
+                note(f"waiting: {error}")
+            self._away.add(url)
+            return ()
+        self._away.discard(url)
+        return arrived
