@@ -196,7 +196,7 @@ def _extracted(extract: ResourceId, work: Work, response: StoredResponse) -> obj
     """An extractor that fails finds nothing: what the handler did is done, and the id comes from elsewhere (A-05)."""
     try:
         return extract(response)
-    except Exception:
+    except (Exception, SystemExit):
         log.exception("resource_id failed", extra=ids_of(work.intent))
         return None
 

@@ -127,7 +127,7 @@ class Replay:
         """Until the application returns. Raises what it raises before its answer is complete."""
         try:
             await self._app(self._scope, self._receive, self._send)
-        except Exception:
+        except (Exception, SystemExit):
             if not self._is_complete:
                 raise
             log.exception("the application raised beside its answer, which is complete: %d", self._status)

@@ -73,7 +73,7 @@ class Execution:
     """One intent being executed. Whoever wants to know how it ends waits here, and may leave at any time."""
 
     said: StoredResponse | None = None  # What the handler answered, whatever becomes of it.
-    raised: Exception | None = None  # What it raised instead.
+    raised: Exception | SystemExit | None = None  # What it raised instead.
     is_over = False  # The handler has returned, which it may do long after it has answered.
     is_settling = False  # Its answer is being settled beside it.
     task: asyncio.Task[None]
@@ -257,7 +257,7 @@ class Executions:
             if request is not None:
                 try:
                     await handler(work, partial(self._answered, execution, work, copy_context()))
-                except Exception as error:
+                except (Exception, SystemExit) as error:  # An exit would end the event loop, with everybody on it.
                     log.exception("the handler of %s failed", intent.service_endpoint, extra=ids_of(intent))
                     execution.raised = error
                 execution.is_over = True
@@ -296,8 +296,10 @@ class Executions:
         assert execution.said is not None
         try:
             self._end(execution, await self._settle(work.intent, work, execution.said))
-        except Exception as error:  # noqa: BLE001 - whoever waits hears of it.
+        except BaseException as error:  # Whoever waits hears of it, whatever it is.
             self._end(execution, None, error)
+            if not isinstance(error, Exception):
+                raise
 
     def _end(self, execution: Execution, settled: Settled | None, error: BaseException | None = None) -> None:
         key = execution.intent.server_correlation_id
