@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from typing import Any
 from uuid import UUID
 
@@ -151,6 +153,34 @@ async def test_who_never_answers_about_one_call_keeps_no_other_from_its_time(sto
         assert (await service.phase(registered.get(SERVER)), questions) == ("PROCESSING", 1)
         may_answer.set()
         assert (await service.confirm(registered)).get(RESOURCE) == "order-7"
+
+
+@pytest.mark.req("A-34")
+async def test_a_function_that_does_not_come_back_stops_nobody_else(store: str) -> None:
+    may_answer, asked = threading.Event(), threading.Semaphore(0)
+
+    def reconcile(_intent: Intent) -> tuple[Reconciled, str | None]:
+        asked.release()
+        assert may_answer.wait(PATIENCE_S)
+        return "COMMITTED", "order-7"
+
+    async with serving(store=store, policies={"POST /orders": POLICY}, reconcile=reconcile) as service:
+        registered = await left_by_a_crash(service)
+        await service.server.sweep()
+        assert await asyncio.to_thread(asked.acquire, timeout=PATIENCE_S)
+        assert (await service.both("c-2"))[1].get(STATE) == "COMMITTED"
+        assert await service.phase(registered.get(SERVER)) == "PROCESSING"
+        may_answer.set()
+        assert (await service.confirm(registered)).get(RESOURCE) == "order-7"
+
+
+@pytest.mark.req("A-34")
+async def test_an_exit_in_place_of_an_answer_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(policies={"POST /orders": POLICY}, reconcile=sys.exit) as service:
+        registered = await left_by_a_crash(service)
+        await swept(service)
+        assert await service.phase(registered.get(SERVER)) == "PROCESSING"
+    assert "reconcile failed" in caplog.text
 
 
 @pytest.mark.req("A-34")

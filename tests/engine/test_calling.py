@@ -57,6 +57,21 @@ async def test_what_was_cut_off_before_its_turn_is_never_called() -> None:
     assert AT_A_TIME not in hanging.seen
 
 
+async def test_calls_that_were_cut_off_do_not_pile_up_behind_one_that_hangs() -> None:
+    hanging = Hanging()
+    caller = Caller(hanging, "hanging")
+    calls = [asyncio.create_task(caller.call(number)) for number in range(AT_A_TIME)]
+    await hanging.has_begun(AT_A_TIME)
+    for number in range(100):
+        late = asyncio.create_task(caller.call(number))
+        await asyncio.wait([late], timeout=0)
+        late.cancel()
+        await asyncio.wait([late])
+    assert len(caller._threads._waiting) <= 2
+    hanging.go_on.set()
+    await asyncio.gather(*calls)
+
+
 async def test_one_that_hangs_is_in_nobody_elses_way() -> None:
     hanging, seen = Hanging(), list[int]()
     caller, other = Caller(hanging, "hanging"), Caller(seen.append, "other")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -14,13 +13,14 @@ from uuid import UUID
 from twophp.asgi.answers import naming, refused
 from twophp.asgi.messages import App
 from twophp.asgi.replay import Replay, bare_scope
-from twophp.asgi.settings import Found, Reconcile, Reconciled, Settings, longest_horizon_ms, shortest_lease_ms
+from twophp.asgi.settings import Found, Reconciled, Settings, longest_horizon_ms, shortest_lease_ms
 from twophp.core.entry import Writer
 from twophp.core.errors import StoreError
 from twophp.core.intent import Intent
 from twophp.core.obligation import ObligationError
 from twophp.core.phase import Decision, Settle
 from twophp.core.policy import Policy
+from twophp.engine.calling import AT_A_TIME, Caller
 from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Answered, Executions, Settled, Work, ids_of
 from twophp.engine.intents import Intents
@@ -129,7 +129,9 @@ class Server:
         )
         self.requests = UnderWay()
         self.recovering: dict[str, asyncio.Task[None]] = {}  # By server correlation id.
-        self._turn = asyncio.Semaphore(MOST_AT_ONCE)
+        self._ask = None if settings.reconcile is None else Caller(settings.reconcile, "twophp-reconcile", MOST_AT_ONCE)
+        in_threads = self._ask is not None and self._ask.needs_threads
+        self._turn = asyncio.Semaphore(AT_A_TIME if in_threads else MOST_AT_ONCE)
         self._is_ending = False  # Nothing is taken over any more, though what runs may go on for a while.
         self._stopping = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -247,8 +249,8 @@ class Server:
             self.executions.begin(intent, self._rerun)
             return
         settle, response = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status), INDETERMINATE
-        if self.settings.reconcile is not None:
-            found, resource_id = await self._reconciled(intent, self.settings.reconcile, policy)
+        if self._ask is not None:
+            found, resource_id = await self._reconciled(intent, self._ask, policy)
             if found == "ASK_AGAIN":
                 return  # Its lease ends once more.
             if found == "COMMITTED" and await self.obligations.has_leaked(trace_id):
@@ -267,15 +269,12 @@ class Server:
             await self._settle_with(held, intent, failed, INDETERMINATE, policy)
 
     async def _reconciled(
-        self, intent: Intent, reconcile: Reconcile, policy: Policy
+        self, intent: Intent, ask: Caller, policy: Policy
     ) -> tuple[Reconciled | Literal["ASK_AGAIN"], str | None]:
         """What the business side knows. It may be away too, so it is asked a few times before nobody knows."""
         try:
             async with asyncio.timeout(policy.processing_timeout_ms / 1_000):
-                answer: object = reconcile(intent)
-                if inspect.isawaitable(answer):
-                    answer = await answer
-            return _understood(answer, intent)
+                return _understood(await ask.call(intent), intent)
         except Exception:
             log.exception("reconcile failed", extra=ids_of(intent))
         except asyncio.CancelledError:

@@ -22,19 +22,19 @@ AT_A_TIME: Final = 8
 class Caller:
     """Calls one function, or one object, with one argument."""
 
-    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+    def __init__(self, function: Callable[[Any], Any], name: str, most: int = AT_A_TIME) -> None:
         self._function = function
-        self._threads = _Threads(AT_A_TIME, name)
+        self._threads = _Threads(most, name)
+        self.needs_threads = not inspect.iscoroutinefunction(function)
 
-    async def call(self, given: Any) -> None:
+    async def call(self, given: Any) -> Any:
         """Returns or raises as the function does; an exit is an error like any other."""
         try:
-            if inspect.iscoroutinefunction(self._function):
-                await self._function(given)
-                return
+            if not self.needs_threads:
+                return await self._function(given)
             found = await asyncio.get_running_loop().run_in_executor(self._threads, self._function, given)
-            if inspect.isawaitable(found):  # A partial, or an object whose ``__call__`` is async.
-                await found
+            # A partial, or an object whose ``__call__`` is async.
+            return await found if inspect.isawaitable(found) else found
         except SystemExit as error:  # It would end the event loop, and whoever waits for it would wait for ever.
             raise RuntimeError("what is called must not end the process") from error
 
@@ -53,6 +53,8 @@ class _Threads(Executor):
         """See ``Executor.submit``."""
         future: Future[Any] = Future()
         with self._lock:
+            while self._waiting and self._waiting[0][0].cancelled():
+                self._waiting.popleft()  # Threads that never come back would leave them here for good.
             self._waiting.append((future, partial(function, *args, **named)))
             if self._running == self._most:
                 return future
