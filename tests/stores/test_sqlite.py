@@ -255,6 +255,22 @@ async def test_statements_are_part_of_the_change(store: SQLiteStore) -> None:
     assert store._connection.execute("SELECT sum(x) FROM mine").get == 3
 
 
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("INSERT INTO mine VALUES (?) RETURNING x", [(1,), (2,), (3,)]),
+        ("SELECT 1; INSERT INTO mine VALUES (1), (2), (3)", [()]),
+    ],
+)
+async def test_statements_that_return_rows_are_run_to_their_end(
+    store: SQLiteStore, sql: str, rows: list[tuple[int, ...]]
+) -> None:
+    store._connection.execute("CREATE TABLE mine (x)")
+    change = Change(answer=None, statements=(Statement(sql=sql, rows=rows),))
+    await store.transact((), lambda _records: change)
+    assert store._connection.execute("SELECT sum(x) FROM mine").get == 6
+
+
 async def test_a_statement_that_is_no_sql_harms_nobody(store: SQLiteStore) -> None:
     nonsense = Change(answer=None, statements=(Statement(sql="nonsense", rows=[()]),))
     outcomes = await asyncio.gather(

@@ -244,7 +244,8 @@ class Batch:
         self._connection.authorizer = _keeps_the_transaction
         try:
             for extra in self._statements:
-                self._executemany(extra.sql, extra.rows)
+                for _row in self._executemany(extra.sql, extra.rows):
+                    pass  # Nobody wants it (RETURNING), but only then it goes on with the next.
         finally:
             self._connection.authorizer = None
         if self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
