@@ -56,6 +56,17 @@ async def test_beside_a_running_service_all_is_of_one_moment(database: Path) -> 
             assert (changed.server_correlation_id, changed.phase) == ("s2", Phase.COMMITTED)
 
 
+async def test_a_link_leads_to_what_the_running_service_has_written(database: Path) -> None:
+    """The log lies beside the file, not beside the link: without it everything since the last fold would be missing."""
+    link = database.parent / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(database)
+    async with orders(database) as service:
+        await service.take(7)
+        with ledger_reader(str(link)) as reader:
+            assert [row.phase for row in reader.entries(Find("s7"))] == [Phase.COMMITTED]
+
+
 async def test_a_service_that_starts_and_ends_meanwhile_makes_the_reading_void(database: Path) -> None:
     async def visit() -> None:
         with ledger_reader(str(database)) as ledger:

@@ -42,7 +42,8 @@ def reading(path: str) -> Iterator[apsw.Connection]:
 
 @contextmanager
 def _opened(path: str) -> Iterator[apsw.Connection]:
-    before = None if Path(f"{path}-wal").exists() else _stamp(path)
+    log = Path(f"{Path(path).resolve()}-wal")  # SQLite keeps it beside the file itself, whatever links lead there.
+    before = None if log.exists() else _stamp(path)
     connection = open_connection(path, read_only=True, immutable=before is not None)
     try:
         yield connection
