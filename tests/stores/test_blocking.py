@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,45 @@ def test_after_a_failed_commit_it_is_opened_anew(
     handle.reopen()
     handle.transact(KEYS, noting("three"))
     assert noted(path) == ({"one", "three"} if written else {"three"})
+
+
+def test_reopening_writes_over_what_failed(handle: BlockingSQLite, path: str) -> None:
+    """A commit whose sync failed lies behind the end of the log, and whoever recovers from a crash would find it."""
+    written = _opened(path)
+    handle.reopen()
+    assert _opened(path) == written + 1
+
+
+def _opened(path: str) -> int:
+    with closing(apsw.Connection(path)) as connection:
+        return int(connection.execute("SELECT opened FROM head").get)
+
+
+@pytest.mark.usefixtures("path")
+def test_it_is_opened_anew_wherever_the_process_is_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    handle = BlockingSQLite("ledger.db")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    handle.reopen()
+    handle.transact(KEYS, noting("one"))
+    handle.close()
+    assert noted(str(tmp_path / "ledger.db")) == {"one"}
+
+
+def test_a_file_that_is_gone_is_not_made_anew(handle: BlockingSQLite, path: str) -> None:
+    Path(path).rename(f"{path}.moved")
+    with pytest.raises(StoreUnavailable):
+        handle.reopen()
+    assert not Path(path).exists()
+
+
+def test_what_was_closed_is_not_reopened(path: str) -> None:
+    handle = BlockingSQLite(path)
+    handle.close()
+    with pytest.raises(StoreUnavailable) as refusal:
+        handle.reopen()
+    assert refusal.value.code == "store_closed"
 
 
 def test_it_is_bounded_and_it_ends(path: str) -> None:

@@ -18,7 +18,7 @@ from twophp.core.records import Instant, Key
 from twophp.ports import Clock, Decide
 from twophp.stores.at_once import at_once
 from twophp.stores.clock import system_clock
-from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, open_connection
+from twophp.stores.sqlite.connection import migrate, open_connection
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
@@ -99,10 +99,13 @@ class BlockingSQLite:
         self._is_closed = False
         self._open()
 
-    def _open(self) -> None:
-        self._connection = open_connection(self._path)
-        self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        self._writer = _Writer(self._connection, self._clock, capacity=0, batch_limit=0)
+    def _open(self, *, again: bool = False) -> None:
+        connection = open_connection(self._path, must_exist=True)
+        if again:
+            migrate(connection, self._path)  # Writes over a failed commit that a recovery would still find.
+        self._writer = _Writer(connection, self._clock, capacity=0, batch_limit=0)
+        self._connection = connection
+        self._path = connection.filename  # From the root on: the process may change its folder.
 
     def now(self) -> Instant:
         """See ``Store.now``."""
@@ -130,10 +133,11 @@ class BlockingSQLite:
         return not self._waiting
 
     def reopen(self) -> None:
-        """See ``Store.reopen``."""
+        """See ``Store.reopen``. What was closed stays closed."""
         with self._turn:
             self._connection.close()
-            self._open()
+            self._refuse_if_closed()
+            self._open(again=True)
 
     def close(self) -> None:
         """Finish what was accepted and let go; whatever comes later is refused."""
@@ -143,11 +147,14 @@ class BlockingSQLite:
             self._connection.close()
 
     def _enqueue(self, keys: Sequence[Key], decide: Decide, told: _Told) -> None:
-        if self._is_closed:
-            raise StoreUnavailable("the store is closed", code="store_closed")
+        self._refuse_if_closed()
         if len(self._waiting) >= self._capacity:
             raise StoreOverloaded(f"{self._capacity} changes are waiting for the disk")
         self._waiting.append((keys, decide, told))
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed", code="store_closed")
 
     def _write_while(self, wanted: Callable[[], bool]) -> None:
         over: list[_Told] = []

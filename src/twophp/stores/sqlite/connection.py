@@ -48,6 +48,7 @@ _ERRORS: Final[tuple[tuple[type[apsw.Error], type[TwoPHPError], str, str], ...]]
     (apsw.IOError, StoreUnavailable, "store_io_error", "the disk failed"),
     (apsw.ReadOnlyError, StoreUnavailable, "store_read_only", "the database cannot be written"),
     (apsw.CantOpenError, StoreUnavailable, "store_cannot_open", "the database cannot be opened"),
+    (apsw.ConnectionClosedError, StoreUnavailable, "store_closed", "the store is closed"),
     (apsw.NotADBError, SchemaMismatch, "not_a_database", "the file is not a database"),
     (apsw.CorruptError, StoreError, "store_corrupt", "the database is damaged"),
     (apsw.ConstraintError, StoreError, "constraint", "the change breaks a constraint"),
@@ -96,13 +97,16 @@ def is_fsync_failure(error: apsw.Error) -> bool:
 
 
 def open_connection(
-    path: str, *, read_only: bool = False, immutable: bool = False, schema: Schema = LEDGER
+    path: str, *, read_only: bool = False, immutable: bool = False, must_exist: bool = False, schema: Schema = LEDGER
 ) -> apsw.Connection:
     """A connection in WAL mode that syncs at every commit, or an error that says what is wrong.
 
     ``immutable`` is for reading a file that nobody has open: it takes no lock and makes no file beside it.
+    ``must_exist`` is for one that was open before: to make it anew would be to forget everything in it.
     """
-    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    if not read_only and not must_exist:
+        flags |= apsw.SQLITE_OPEN_CREATE
     try:
         connection = connect(path, flags, parameters="immutable=1" if immutable else "")
     except apsw.Error as error:

@@ -40,8 +40,8 @@ def as_registrar(connection: apsw.Connection) -> None:
 class RegistrarStore(SQLiteStore):
     """The store whose writer is the registrar."""
 
-    def _open(self) -> None:
-        super()._open()
+    def _open(self, *, must_exist: bool = False) -> None:
+        super()._open(must_exist=must_exist)
         as_registrar(self._connection)
 
 

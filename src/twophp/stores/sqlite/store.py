@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import apsw
 
 from twophp.core.entry import LEDGER_ID, LedgerEntry, restamped_line
+from twophp.core.errors import StoreUnavailable
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.ports import (
@@ -59,16 +61,22 @@ class SQLiteStore:
         self._capacity = capacity
         self._batch_limit = batch_limit
         self._reopening = asyncio.Lock()
+        self._is_closed = False
         self._open()
 
-    def _open(self) -> None:
-        connection = open_connection(self.path)
-        migrate(connection, self.path)
-        self._connection = connection
-        self._writer = Writer(connection, self._clock, capacity=self._capacity, batch_limit=self._batch_limit)
-        # Point reads are quicker than a hop to a thread; questions may take long and get a thread of their own.
-        self._reads = open_connection(self.path, read_only=True)
-        self._questions = open_connection(self.path, read_only=True)
+    def _open(self, *, must_exist: bool = False) -> None:
+        """All of it or nothing."""
+        with ExitStack() as undo:
+            connection = undo.enter_context(closing(open_connection(self.path, must_exist=must_exist)))
+            migrate(connection, self.path)
+            path = connection.filename  # From the root on: the process may change its folder.
+            # Point reads are quicker than a hop to a thread; questions may take long and get a thread of their own.
+            reads = undo.enter_context(closing(open_connection(path, read_only=True)))
+            questions = undo.enter_context(closing(open_connection(path, read_only=True)))
+            writer = Writer(connection, self._clock, capacity=self._capacity, batch_limit=self._batch_limit)
+            undo.pop_all()
+        self.path, self._connection, self._reads, self._questions = path, connection, reads, questions
+        self._writer = writer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-read")
 
     async def __aenter__(self) -> Self:
@@ -163,15 +171,21 @@ class SQLiteStore:
         await self._writer.transact((), change)
 
     async def reopen(self) -> None:
-        """See ``Store.reopen``. Whoever comes while another is at it finds it done."""
+        """See ``Store.reopen``. Whoever comes while another is at it finds it done. What was closed stays closed."""
         broken = self._writer
         async with self._reopening:
             if self._writer is broken:
-                await self.close()
-                self._open()
+                await self._let_go()
+                if self._is_closed:
+                    raise StoreUnavailable("the store is closed", code="store_closed")
+                self._open(must_exist=True)
 
     async def close(self) -> None:
         """See ``Store.close``. The last handle to close folds the log into the database."""
+        self._is_closed = True
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         await self._writer.close()
         self._thread.shutdown()
         for connection in (self._reads, self._questions, self._connection):
@@ -193,7 +207,11 @@ class SQLiteStore:
             return [shape(row) for row in self._questions.execute(statement, bindings)]
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, ask)
+            asked_for = asyncio.get_running_loop().run_in_executor(self._thread, ask)
+        except RuntimeError as error:  # The thread was let go of.
+            raise StoreUnavailable("the store is closed", code="store_closed") from error
+        try:
+            return await asked_for
         except apsw.Error as error:
             raise translate(error) from error
 
