@@ -215,7 +215,7 @@ def test_a_ring_that_is_another_databases_stops_the_start(tmp_path: Path) -> Non
             await service.register(2)
 
     asyncio.run(fill())
-    for wrong in (other, lambda: other, KeyRing({"2": b"b" * 32}, "2")):
+    for wrong in (other, lambda: other, KeyRing({"2": b"b" * 32}, "2"), f"1:{B}"):  # The last has the right name.
         with pytest.raises(ConfigError, match="belongs to the database") as refused:
             open_vault(url, wrong)
         assert code_of(refused) == "other_key_ring"

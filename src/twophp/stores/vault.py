@@ -19,7 +19,7 @@ from typing import Final, Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from twophp.core.errors import ConfigError, KeyMissing, Tampered
+from twophp.core.errors import ConfigError, KeyMissing, Tampered, VaultError
 from twophp.core.records import Sealed
 
 KEY_BYTES: Final = 32
@@ -93,11 +93,11 @@ class AesGcmVault:
             message = "the sealed bytes, or the row they belong to, were changed"
             raise Tampered(message) from error
 
-    def has_key_of(self, sealed: bytes) -> bool:
-        """Whether the ring has the key that these bytes, or their beginning, say they were sealed with."""
+    def opens(self, sealed: Sealed, *, context: bytes) -> bool:
+        """Whether these bytes can be had back."""
         try:
-            self._cipher(key_name(sealed))
-        except (KeyMissing, Tampered):
+            self.open(sealed, context=context)
+        except VaultError:
             return False
         return True
 

@@ -336,8 +336,14 @@ BEGIN;
 -- name: find_table
 SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?;
 
+-- name: any_seal
+SELECT EXISTS (SELECT 1 FROM seal);
+
 -- name: newest_seals
-SELECT substr(sealed, 1, 257) FROM seal ORDER BY record DESC LIMIT 16;
+SELECT seal.part, seal.sealed, coalesce(intent.server_correlation_id, obligation_id, job_id, call.client_correlation_id, '') FROM seal
+LEFT JOIN intent ON intent.id = seal.record LEFT JOIN obligation ON obligation.id = seal.record
+LEFT JOIN job ON job.id = seal.record LEFT JOIN call ON call.id = seal.record
+ORDER BY seal.record DESC LIMIT 16;
 
 -- name: count_seals_of_others
 -- How many sealed parts do not begin with this header.

@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import apsw
 
 from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable, Tampered
+from twophp.core.identity import seal_context
+from twophp.core.records import Sealed
 from twophp.stores.sqlite.connection import APPLICATION_ID, CENTRAL_APPLICATION_ID, open_connection, translate
 from twophp.stores.sqlite.sql import migrations, sql
 from twophp.stores.vault import key_name
@@ -100,18 +102,23 @@ def _refuse_missing_tables(connection: apsw.Connection, path: str) -> None:
         raise StoreError(message, code="store_corrupt")
 
 
-def newest_seals(path: str) -> list[bytes]:
-    """How the parts that were sealed last begin. A database that does not exist yet has none, and is not made."""
+def holds_seals(path: str) -> bool:
+    """Whether the database has anything sealed. One that does not exist yet has not, and is not made."""
     if not Path(path).is_file():
-        return []
+        return False
     with _opened(path) as connection:
         is_ours = connection.execute(sql("find_table"), ("seal",)).get
-        return [header for (header,) in connection.execute(sql("newest_seals"))] if is_ours else []
+        return bool(is_ours and connection.execute(sql("any_seal")).get)
 
 
-def holds_seals(path: str) -> bool:
-    """Whether the database has anything sealed."""
-    return bool(newest_seals(path))
+def newest_seals(path: str) -> list[tuple[bytes, Sealed]]:
+    """What was sealed last, each part with the context that it is bound to."""
+    if not holds_seals(path):
+        return []
+    with reading(path) as connection:
+        service = kept(connection, "service") or ""
+        rows: list[tuple[Any, ...]] = connection.execute(sql("newest_seals")).fetchall()
+    return [(seal_context(service, subject, part), Sealed(sealed)) for part, sealed, subject in rows]
 
 
 def rows_by_key(path: str) -> dict[str, int]:
