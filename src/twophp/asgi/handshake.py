@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from hmac import compare_digest
 from typing import Final
 
@@ -219,18 +220,43 @@ class Handshake:
         if is_plain:
             command = replace(command, is_plain=True)
         request = stored_request(head, scope, body, self._settings.stored_headers)
-        if asked.callback is None:
-            return request, self._server.intents.register(command, encode(request), policy, refusal=refusal)
-        return request, self._registered_and_owed(command, asked.callback, encode(request), policy, refusal)
+        register = partial(self._server.intents.register, command, encode(request), policy, refusal=refusal)
+        if command.mode not in CONFIRMED_BY_SERVER:
+            return request, register()
+        return request, self._registered_by_server(register, asked.callback, principal, scope)
+
+    async def _registered_by_server(
+        self, register: Callable[..., Awaitable[Decision]], callback: str | None, principal: str, scope: Scope
+    ) -> Decision:
+        """Registered and confirmed at once: whoever is cut off from here on may have crossed the point of no return."""
+        if callback is not None:
+            register = partial(self._registered_and_owed, register, await self._owed(callback, principal))
+        try:
+            return await register()
+        except asyncio.CancelledError:
+            self._go_on_without_it(partial(register, again=True), scope)
+            raise
 
     async def _registered_and_owed(
-        self, command: Register, callback: str, payload: bytes, policy: Policy, refusal: TwoPHPError | None
+        self, register: Callable[..., Awaitable[Decision]], owed: Owing, *, again: bool = False
     ) -> Decision:
-        owed = await self._owed(callback, command.principal)
-        decision = await self._server.intents.register(command, payload, policy, follow=owed, refusal=refusal)
+        decision = await register(follow=owed, again=again)
         # draft §5.5.3: it fires before processing begins; nothing waits for the network.
         await owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
         return decision
+
+    def _go_on_without_it(self, decide: Callable[[], Awaitable[Decision]], scope: Scope) -> None:
+        """A request was cut off while its go-ahead became durable: nobody else would act on it (A-107)."""
+        self._executions.see_to(self._begun_after_all(decide, scope))
+
+    async def _begun_after_all(self, decide: Callable[[], Awaitable[Decision]], scope: Scope) -> None:
+        try:
+            decision = await decide()  # Once more, since the first answer is lost; it tells whether it is ours.
+        except TwoPHPError as error:
+            log.warning("a request that was cut off cannot be gone on with: %s", error)
+            return
+        if isinstance(decision.verdict, Goto):
+            self._begin(_intent_of(decision), scope)
 
     async def _owed(self, callback: str, principal: str) -> Owing:
         """The acknowledgement of an auto-confirmed request; one that may not go out is refused once it is owed."""
@@ -297,7 +323,11 @@ class Handshake:
             guard_passed=self._unguarded if guard is None else await self._guard_passes(guard, asked, head),
             provisional_resource_id=server.mint(),
         )
-        decision = await server.intents.confirm(command, server.policy_of)
+        try:
+            decision = await server.intents.confirm(command, server.policy_of)
+        except asyncio.CancelledError:
+            self._go_on_without_it(partial(server.intents.confirm, command, server.policy_of, again=True), scope)
+            raise
         code = decision.code
         if code is not None:
             if code == OTHER_IDENTITY:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
@@ -34,7 +34,7 @@ from twophp.engine.exchange import (
     encode,
     storable,
 )
-from twophp.engine.intents import Intents, PolicyOf
+from twophp.engine.intents import FIRST_FENCE, Intents, PolicyOf
 from twophp.engine.obligation_changes import Held, SettlingAll
 from twophp.engine.obligations import Obligations
 from twophp.engine.recent import Recent
@@ -48,7 +48,6 @@ OVERHEAD_BYTES: Final = 1_024  # What a small entry costs beside its body.
 FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
 
-FIRST_FENCE: Final = 1  # Nobody held the intent before.
 FAILURE_STATUS: Final = 400  # A-08: below it the handler succeeded.
 _DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
 
@@ -163,6 +162,12 @@ class Executions:
         self._tasks.add(execution.task)
         self._running[intent.server_correlation_id] = execution
         return execution
+
+    def see_to(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that nobody waits for, and that is to come to its end all the same; a shutdown waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _bound(self, intent: Intent) -> BoundObligations:
         assert self._obligations is not None
@@ -288,9 +293,7 @@ class Executions:
         again = partial(self._loop.call_soon_threadsafe, self._settle_beside, execution, work, context=copy_context())
         if execution.running.close_unless_open(again):
             execution.is_settling = True
-            task = self._loop.create_task(self._settled_beside(execution, work))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.see_to(self._settled_beside(execution, work))
 
     async def _settled_beside(self, execution: Execution, work: Work) -> None:
         assert execution.said is not None

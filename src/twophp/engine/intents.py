@@ -52,6 +52,7 @@ Seals: TypeAlias = Mapping[Part, Sealed | None]
 
 _NO_SEALS: Final[Seals] = {}
 _DESTROY_PAYLOAD: Final[Seals] = {"payload": None}
+FIRST_FENCE: Final = 1  # Nobody held the intent before.
 _ANY_POLICY: Final = Policy.standard()  # For what is not there, every policy says the same.
 
 
@@ -121,22 +122,24 @@ class Intents:
         *,
         follow: Follow | None = None,
         refusal: TwoPHPError | None = None,
+        again: bool = False,
     ) -> Deciding:
         """Phase 1: payload, record, ledger row and history become durable together, or none does (draft §9.5).
 
-        With a ``refusal`` nothing new is registered, and a repeat is answered all the same.
+        With a ``refusal`` nothing new is registered, and a repeat is answered all the same. ``again``: this very
+        command was made before, by somebody who was cut off before its decision.
         """
         key = by_logical_key(command.principal, command.client_correlation_id)
         context = self._context(command.server_correlation_id, "payload")
         sealed = self._vault.seal(payload, context=context)
         command = self.meter.counted(command, payload)
         wish = _Wish(self, key, command, policy, {"payload": sealed}, follow, refusal=refusal)
-        return self._decide(wish, names(key, command))
+        return (self._decide_again if again else self._decide)(wish, names(key, command))
 
-    def confirm(self, command: Confirm, policy: Policy | PolicyOf) -> Deciding:
-        """Phase 2: of all confirms one crosses the point of no return."""
+    def confirm(self, command: Confirm, policy: Policy | PolicyOf, *, again: bool = False) -> Deciding:
+        """Phase 2: of all confirms one crosses the point of no return. ``again`` is as in ``register``."""
         key = by_pair(command.client_correlation_id, command.server_correlation_id)
-        return self._decide(_Wish(self, key, command, policy), (key,))
+        return (self._decide_again if again else self._decide)(_Wish(self, key, command, policy), (key,))
 
     def settle(
         self,
@@ -201,6 +204,9 @@ class Intents:
         self._observer.decided(decision)
         return decision
 
+    async def _decide_again(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
+        return _as_made_by(wish.command, await self._decide(wish, keys))
+
     async def _resolved(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
         """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
         await self._store.reopen()
@@ -244,9 +250,12 @@ def _joined(settling: Change, also: Change) -> Change:
 
 
 def _as_made_by(command: Command, decision: Decision) -> Decision:
-    """A replay of what this very command had done is no replay: its maker has still to act on it."""
+    """A replay of what this very command had done is no replay: its maker has still to act on it.
+
+    Unless it took so long that somebody has recovered the intent: then it is theirs.
+    """
     intent = decision.intent
-    if type(decision.verdict) is not Replay or intent is None:
+    if type(decision.verdict) is not Replay or intent is None or intent.phase in SETTLED or intent.fence > FIRST_FENCE:
         return decision
     match command:
         case Register(server_correlation_id=fresh):

@@ -442,10 +442,10 @@ class Owing:
     async def start(
         self, decision: phase.Decision, *, barrier: Barrier = "started", within_s: float = BARRIER_S
     ) -> bool:
-        """See ``Outbox.start``. False as well if the decision, as it became durable, owed nothing."""
+        """See ``Outbox.start``. False as well if the decision, as it became durable, owed nothing, or has begun."""
         if not self._puts or not decision.changed:
             return False
-        job, owed = self._puts
+        (job, owed), self._puts = self._puts, ()
         assert isinstance(owed.record, Obligation)
         return await self._outbox.start(job, owed.record, barrier=barrier, within_s=within_s)
 
