@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import apsw
 import pytest
 
 from tests.asgi.crashed import confirmed_by_the_dead, swept
@@ -13,11 +14,13 @@ from tests.asgi.driver import MESSAGE, RESOURCE, SERVER, STATE, Orders, Seen, an
 from tests.asgi.test_transactions import ADD, rows, shopping
 from twophp import KeyRing, Policy, current_intent
 from twophp.asgi.messages import Send
-from twophp.core.errors import ConfigError
+from twophp.core.errors import ConfigError, StorePoisoned
 from twophp.engine.current import RunningIntent
 from twophp.engine.exchange import StoredResponse
 from twophp.engine.execution import Settled
+from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import verify
+from twophp.stores.sqlite.writer import Writer
 
 OLD, NEW = KeyRing({"old": b"o" * 32}, active="old"), KeyRing({"new": b"n" * 32}, active="new")
 
@@ -188,3 +191,40 @@ async def test_who_stumbles_after_the_commit_answers_what_was_committed(monkeypa
         monkeypatch.setattr(executions, "_remember", stumbling)
         done = await service.confirm(registered)
         assert (done.status, done.get(STATE), len(stumbled)) == (200, "COMMITTED", 1)
+
+
+@pytest.mark.req("A-108", "A-42")
+@pytest.mark.parametrize("failures", [1, 2, 3])
+async def test_a_disk_that_fails_a_few_times_costs_no_outcome(
+    failures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, left = Writer._sync, 0
+
+    async def failing(self: Writer) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise apsw.IOError("an fsync failed")
+        await sync(self)
+
+    async def sells(_app: Orders, _seen: Seen, send: Send) -> None:
+        nonlocal left
+        async with running().transaction() as tx:
+            tx.execute(ADD, ("1", "tea"))
+        left = failures
+        await answer(send)
+
+    async with shopping(tmp_path, sells) as service:
+        registered = await service.register()
+        monkeypatch.setattr(Writer, "_sync", failing)
+        assert (await service.confirm(registered)).get(STATE) == "COMMITTED"
+    assert rows(tmp_path) == 1
+
+
+async def test_a_status_read_opens_a_store_that_has_stopped(tmp_path: Path) -> None:
+    async with shopping(tmp_path) as service:
+        registered, _done = await service.both()
+        store = service.server.store
+        assert isinstance(store, SQLiteStore)
+        store._writer._poison = StorePoisoned("a commit failed")
+        assert (await service.read(registered.get(SERVER) or "")).get(STATE) == "COMMITTED"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engine.outboxes import GUARD_S, Desk, Receiver, until
-from twophp.core.errors import StoreUnavailable
+from twophp.core.errors import StorePoisoned, StoreUnavailable
 from twophp.core.job import DEFAULT_TRIES, State
 from twophp.engine.outbox import wait_for_news
 from twophp.stores.memory import MemoryStore
@@ -95,13 +95,16 @@ async def test_run_makes_a_bounded_number_of_attempts_at_a_time() -> None:
     assert sorted(receiver.ids) == sorted(f"{name}/callback" for name in [*names, "server-own"])
 
 
-async def test_run_outlives_a_store_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("failure", "said"), [(StoreUnavailable("not now"), ": store_unavailable"), (RuntimeError("a slip"), "")]
+)
+async def test_run_outlives_a_store_that_fails(failure: Exception, said: str, caplog: pytest.LogCaptureFixture) -> None:
     class Failing(MemoryStore):
         fails = True
 
         async def due(self, *args: Any) -> Any:
             if self.fails:
-                raise StoreUnavailable("not now")
+                raise failure
             return await super().due(*args)
 
     clock = HandClock()
@@ -115,7 +118,17 @@ async def test_run_outlives_a_store_that_fails(caplog: pytest.LogCaptureFixture)
         await delivered(desk, "a")
         await desk.outbox.close()
         await running
-    assert "the outbox cannot look for what is due: store_unavailable" in caplog.messages
+    assert f"the outbox cannot look for what is due{said}" in caplog.messages
+
+
+async def test_run_opens_a_store_that_has_stopped(tmp_path: Path) -> None:
+    clock = HandClock()
+    async with SQLiteStore(str(tmp_path / "orders.db"), clock=clock) as store:
+        desk = Desk(receiver := Receiver(), store, clock)
+        await desk.put("a")
+        store._writer._poison = StorePoisoned("a commit failed")
+        await desk.deliver_due()
+        assert (receiver.ids, (await desk.job("a")).state) == (["a/callback"], State.DELIVERED)
 
 
 async def test_the_real_waiter_ends_with_news_and_without() -> None:

@@ -15,6 +15,7 @@ from twophp.core.job import Job, by_job_id
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Key
 from twophp.engine.connectors import CONNECTORS
+from twophp.engine.reopening import transacted
 from twophp.ports import Change, Evidence, JournalLine, Obligations, Records, Store
 
 MOST_OBLIGATIONS: Final = 50
@@ -61,7 +62,7 @@ async def _read(store: Store, keys: Sequence[Key]) -> Sequence[Any | None]:
     def look(records: Records) -> Change:
         return Change(answer=[records.get(key) for key in keys])
 
-    found: Sequence[Intent | Call | Job | None] = await store.transact(keys, look)
+    found: Sequence[Intent | Call | Job | None] = await transacted(store, keys, look)
     return found
 
 

@@ -18,7 +18,16 @@ from uuid import UUID
 
 import msgspec
 
-from twophp.core.errors import KeyMissing, Refused, StoreError, StoreUnavailable, Tampered, TwoPHPError
+from twophp.core.errors import (
+    CommitUnknown,
+    KeyMissing,
+    Refused,
+    StoreError,
+    StorePoisoned,
+    StoreUnavailable,
+    Tampered,
+    TwoPHPError,
+)
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.obligation import ObligationError
 from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision, Settle
@@ -49,6 +58,7 @@ FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
 
 FAILURE_STATUS: Final = 400  # below it the handler succeeded.
+AWAY: Final = (StoreUnavailable, CommitUnknown, StorePoisoned)  # It may be back at the next try.
 _DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
 
 
@@ -330,10 +340,10 @@ class Executions:
                 log.warning("the business rows of %s were given up after its answer", intent.service_endpoint)
                 response = self._failed
             return await self._write(intent, work, response, held)
-        except StoreUnavailable:
+        except AWAY:
             raise
         except StoreError as error:
-            if error.code == "commit_unknown" or not work.running.statements:
+            if not work.running.statements:
                 raise
             # The business rows were refused, and with them the commit: nothing happened, and that is the outcome.
             log.warning("the business statements of %s were refused: %s", intent.service_endpoint, error)
@@ -364,7 +374,7 @@ class Executions:
         also = await self._together(held, intent, succeeded=succeeded) if held else None
         try:
             decision = await self._intents.settle(intent, settle, sealable, policy, statements=statements, also=also)
-        except StoreUnavailable as error:
+        except AWAY as error:
             decision = await self._persistently(error, intent, settle, sealable, policy, statements, also)
         if also is not None and self._obligations is not None and decision.changed:
             self._obligations.tell(also.decisions)
@@ -383,7 +393,7 @@ class Executions:
 
     async def _persistently(
         self,
-        error: StoreUnavailable,
+        error: StoreError,
         intent: Intent,
         settle: Settle,
         response: bytes,
@@ -399,7 +409,7 @@ class Executions:
             pause_s *= 4
             try:
                 return await self._intents.settle(intent, settle, response, policy, statements=statements, also=also)
-            except StoreUnavailable as still:
+            except AWAY as still:
                 error = still
         raise error
 

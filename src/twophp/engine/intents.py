@@ -25,6 +25,7 @@ from twophp.core.quota import Quota
 from twophp.core.records import Key, Sealed
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.quotas import Meter, NotNamed, names
+from twophp.engine.reopening import transacted
 from twophp.ports import Change, Part, Put, Records, Statement, Store, Vault
 
 log: Final = logging.getLogger("twophp.engine")
@@ -168,7 +169,7 @@ class Intents:
     async def look(self, client_correlation_id: str, server_correlation_id: str) -> Intent | None:
         """The intent as it is, without changing anything."""
         key = by_pair(client_correlation_id, server_correlation_id)
-        found: Intent | None = await self._store.transact((key,), lambda records: Change(answer=records.get(key)))
+        found: Intent | None = await transacted(self._store, (key,), lambda records: Change(answer=records.get(key)))
         return found
 
     async def payload(self, intent: Intent) -> bytes | None:

@@ -53,6 +53,7 @@ from twophp.core.records import Instant, Key, Sealed
 from twophp.engine.connectors import CONNECTORS, committed_with
 from twophp.engine.intents import Follow
 from twophp.engine.observe import SILENT, Observer
+from twophp.engine.reopening import transacted
 from twophp.ports import Change, Find, Part, Put, Records, Store, Vault
 
 log: Final = logging.getLogger("twophp.outbox")
@@ -308,7 +309,7 @@ class Outbox:
         def change(records: Records) -> Change:
             return _change(decide(records.get(key), command, records.now, self._tries, jitter=jitter))
 
-        decision: Decision = await self._store.transact((key,), change)
+        decision: Decision = await transacted(self._store, (key,), change)
         return decision
 
     def _context(self, job_id: str) -> bytes:
@@ -324,6 +325,9 @@ class Outbox:
                 busy = await self.visit()
             except StoreError as error:
                 log.warning("the outbox cannot look for what is due: %s", error.code)
+                busy = False
+            except Exception:  # Whatever it was: nobody would deliver anything any more.
+                log.exception("the outbox cannot look for what is due")
                 busy = False
             if not busy and not self._closing:
                 await self._wait(self._news, POLL_S)
@@ -364,7 +368,7 @@ class Outbox:
             late = committed_with(job, records.now)
             return msgspec.structs.replace(made, answer=(decision, late.record), puts=(*made.puts, late))
 
-        found: tuple[Decision, Obligation | None] = await self._store.transact((key, owed), change)
+        found: tuple[Decision, Obligation | None] = await transacted(self._store, (key, owed), change)
         return found
 
     async def _resume(self, job: Job, obligation: Obligation | None) -> None:

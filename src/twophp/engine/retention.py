@@ -12,6 +12,7 @@ from typing import Final
 
 from twophp.core.entry import purged_line
 from twophp.core.policy import DAY_MS
+from twophp.engine.reopening import transacted
 from twophp.ports import Change, Purge, Records, Store
 
 RETENTION_MS: Final = 30 * DAY_MS
@@ -28,5 +29,5 @@ async def purge(store: Store, retention_ms: int) -> int:
     def forget(records: Records) -> Change:
         return Change(answer=None, purges=tuple(Purge(row, purged_line(row, records.now)) for row in rows))
 
-    await store.transact((), forget)
+    await transacted(store, (), forget)
     return len(rows)

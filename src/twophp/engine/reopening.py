@@ -1,0 +1,19 @@
+"""A store that stopped after a failed commit is opened again by whoever comes next, also if that changes no intent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from twophp.core.errors import StorePoisoned
+from twophp.core.records import Key
+from twophp.ports import Decide, Store
+
+
+async def transacted(store: Store, keys: Sequence[Key], decide: Decide) -> Any:
+    """See ``Store.transact``. A store that has stopped wrote nothing of this, so it is safe to ask once more."""
+    try:
+        return await store.transact(keys, decide)
+    except StorePoisoned:
+        await store.reopen()
+        return await store.transact(keys, decide)
