@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.asgi.driver import (
     ENABLED,
     SERVER,
     STATE,
+    Clock,
     Exchange,
     Orders,
     Reply,
@@ -24,7 +26,8 @@ from tests.asgi.driver import (
     held,
     serving,
 )
-from twophp import Policy
+from twophp import Policy, anonymous
+from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
 from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
@@ -229,6 +232,59 @@ async def test_a_server_that_goes_on_without_the_applications_lifespan_is_served
         with pytest.raises(RuntimeError, match="no lifespan"):
             await (await alive(service)).over
         assert (await service.both())[1].get(STATE) == "COMMITTED"
+
+
+@pytest.mark.parametrize("knows_lifespans", [True, False])
+async def test_a_lifespan_that_is_cut_off_leaves_nothing_open(knows_lifespans: bool) -> None:
+    app = with_a_lifespan(Orders()) if knows_lifespans else Orders()
+    async with serving(app=app) as service:
+        life = await alive(service)
+        assert service.middleware._server is not None
+        life.over.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await life.over
+        assert service.middleware._server is None
+
+
+async def test_an_application_that_exits_while_it_starts_leaves_nothing_open() -> None:
+    """Who serves on all the same has a service whose sweeps and deliveries begin with the first request."""
+    orders = Orders()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await orders(scope, receive, send)
+            return
+        await receive()
+        raise SystemExit("not configured")
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(_message: Message) -> None:
+        """Nobody listens."""
+
+    async with serving(app=app) as service:
+        with pytest.raises(SystemExit, match="not configured"):
+            await service.app({"type": "lifespan"}, receive, send)
+        assert service.middleware._server is None
+        assert (await service.both())[1].get(STATE) == "COMMITTED"
+        assert service.server._loops
+
+
+def test_first_requests_that_come_together_are_served_on_every_loop(tmp_path: Path) -> None:
+    middleware = TwoPhaseMiddleware(
+        Orders(), service="shop", store=f"sqlite:///{tmp_path}/shop.db", identify=anonymous, policies=Policy.standard()
+    )
+
+    async def together(loop: str) -> list[Any]:
+        service = Service(middleware, Orders(), middleware, Clock())
+        await middleware.open()
+        await middleware._close()  # As after a lifespan that failed: the next request starts us.
+        replies = await asyncio.gather(*(service.register(f"{loop}-{number}") for number in range(4)))
+        await middleware.stop()
+        return [reply.status for reply in replies]
+
+    assert [asyncio.run(together(loop)) for loop in "ab"] == [[200] * 4] * 2
 
 
 async def test_an_application_that_says_nothing_at_its_end_does_not_hold_up_ours() -> None:

@@ -80,11 +80,18 @@ class _Inner:
         self._answered = asyncio.Event()
 
     async def run(self) -> None:
+        """However it ends, by an exit or a cancellation too, nothing is left open that nobody works for."""
+        try:
+            await self._both()
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _both(self) -> None:
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
             if self._first is None:  # It knows lifespans, and its own failed: the server is told what it would be told.
-                await self._end()
                 raise
             await self._without_the_application()
             return

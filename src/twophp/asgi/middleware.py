@@ -78,6 +78,19 @@ def _saying_why_not(make: Callable[P, None]) -> Callable[P, None]:
     return making
 
 
+class _LockOfLoop:
+    """A lock that can be used again on another event loop. One of asyncio's stays with the first that waited for it."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._lock = loop, asyncio.Lock()
+        return self._lock
+
+
 class TwoPhaseMiddleware:
     """The server side of 2PHP for an ASGI application."""
 
@@ -125,7 +138,7 @@ class TwoPhaseMiddleware:
         self._keys = checked_keys(keys)
         self._clock = checked_clock(clock)
         self._records_plain = any(endpoint.policy.transparent for endpoint in endpoints)
-        self._starting = asyncio.Lock()
+        self._starting = _LockOfLoop()
         self._has_stopped = False  # Until a lifespan starts again, requests do not.
         self._server: Server | None = None
         self._handshake: Handshake | None = None
@@ -178,7 +191,7 @@ class TwoPhaseMiddleware:
 
     async def open(self) -> Server:
         """Open what the service needs, once, also after a stop. An application's own lifespan may use it already."""
-        async with self._starting:
+        async with self._starting():
             self._has_stopped = False
             return await self._open()
 
@@ -202,7 +215,7 @@ class TwoPhaseMiddleware:
         return self._server
 
     async def _close(self) -> None:
-        async with self._starting:
+        async with self._starting():
             server, self._server, self._handshake = self._server, None, None
             if server is not None:
                 self._observers.watch(None)
@@ -211,7 +224,7 @@ class TwoPhaseMiddleware:
     async def _first_request(self) -> Server:
         """Without a lifespan the first request starts us. One after a stop must not: nobody would stop us again."""
         self._refuse_after_stop()  # At once: the lock is held until everything has ended.
-        async with self._starting:
+        async with self._starting():
             self._refuse_after_stop()
             server = await self._open()
         server.start()
