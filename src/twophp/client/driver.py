@@ -94,24 +94,21 @@ class _Handles:
     """Both handles on the ledger, or neither, on the loop of a portal."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
         self._ledger: Ledger | None = None
         self._here: LedgerHere | None = None
 
     async def open(self, settings: Settings) -> tuple[Ledger, LedgerHere | None]:
-        """Whoever cannot have both, or is interrupted, undoes it."""
-        async with self._turn:
-            self._ledger = await Ledger.open(settings)
-            self._here = await LedgerHere.beside(self._ledger)
-            return self._ledger, self._here
+        """Whoever cannot have both undoes it."""
+        self._ledger = await Ledger.open(settings)
+        self._here = await LedgerHere.beside(self._ledger)
+        return self._ledger, self._here
 
     async def undo(self) -> None:
-        """Let go of what there is, once an opening has ended: whoever was interrupted left it running."""
-        async with self._turn:
-            if self._here is not None:
-                self._here.close()
-            if self._ledger is not None:
-                await self._ledger.close()
+        """Let go of what there is."""
+        if self._here is not None:
+            self._here.close()
+        if self._ledger is not None:
+            await self._ledger.close()
 
 
 class _Trail:
@@ -140,12 +137,7 @@ class Machinery:
     def _open(self) -> None:
         portal = Portal(f"twophp-{self.settings.source}")
         handles = _Handles()
-        try:
-            ledger, here = portal.run(handles.open(self.settings))
-        except BaseException:
-            portal.run(handles.undo())
-            portal.close()
-            raise
+        ledger, here = portal.open(handles.open(self.settings), handles.undo)
         self._pid = os.getpid()
         self._is_open = True
         self._portal, self._ledger, self._here = portal, ledger, here

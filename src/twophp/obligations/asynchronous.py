@@ -24,14 +24,10 @@ class AsyncObligationTracker:
 
     async def __aenter__(self) -> Self:
         await self._runtime.open()
-        await self._runtime.start()
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
-        try:
-            await self._runtime.stop()
-        finally:  # Also for whoever is cancelled while deliveries get their moment.
-            await self._runtime.store.close()
+        await self._runtime.close()
 
     # The contract.
 

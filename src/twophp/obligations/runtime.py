@@ -96,9 +96,10 @@ class Runtime:
         self._tries = options.get("tries", DEFAULT_TRIES)
         self._told = _told(options.get("metrics", False), self._service)
         self._loops: list[asyncio.Task[None]] = []
+        self._is_open = False
 
     async def open(self) -> None:
-        """Open the store and make sure whose it is."""
+        """Open the store, make sure whose it is, and begin to scan and to deliver on the running loop."""
         async with opening(self.url, clock=self._clock) as store:
             self.store = store
             owner = await store.kept("service", self._service)
@@ -111,6 +112,8 @@ class Runtime:
                 store, vault, owner, mint=ids_in_order(), rules=self.rules, outbox=self.outbox, told=self._told
             )
             self.fencing = Fencing(store, self.obligations)
+        self._is_open = True
+        self._start()
 
     @property
     def at_once(self) -> MemoryStore | None:
@@ -126,16 +129,24 @@ class Runtime:
         deliver = {"effect": act_deliverer(self.rules.effects), "release": act_deliverer(self.rules.releases)}
         return Outbox(self.store, vault, self._service, deliver=deliver, tries=self._tries, wait=self._wait)
 
-    async def start(self) -> None:
-        """Begin to scan and to deliver, on the running loop."""
+    def _start(self) -> None:
         self._stopping = asyncio.Event()
         if self.scans:
             self._loops.append(asyncio.create_task(self._scan_now_and_then(), name="twophp leak scan"))
         if self.outbox is not None:
             self._loops.append(asyncio.create_task(self.outbox.run(), name="twophp effects"))
 
-    async def stop(self) -> None:
-        """End what ``start`` began: a scan that runs comes to its end, deliveries get a moment."""
+    async def close(self) -> None:
+        """End what ``open`` began and let go of the store. What is not open is closed already."""
+        try:
+            await self._stop()
+        finally:  # Also for whoever is cancelled while deliveries get their moment.
+            was_open, self._is_open = self._is_open, False
+            if was_open:
+                await self.store.close()
+
+    async def _stop(self) -> None:
+        """A scan that runs comes to its end, deliveries get a moment."""
         loops, self._loops = self._loops, []  # Another start may be on another event loop.
         if loops:
             self._stopping.set()

@@ -45,15 +45,10 @@ class ObligationTracker:
         self._portal = None if is_direct and not runtime.scans else Portal("twophp-obligations")
         self._run: Callable[[Coroutine[Any, Any, Any]], Any] = at_once if is_direct else self._portal_run
         self._closed = False
-        try:
-            self._run(runtime.open())
-            if self._portal is not None:
-                self._portal.run(runtime.start())
-        except BaseException:
-            if self._portal is not None:
-                self._portal.run(runtime.stop())  # Else what was started would be waited for.
-                self._portal.close()
-            raise
+        if self._portal is None:
+            at_once(runtime.open())
+        else:
+            self._portal.open(runtime.open(), runtime.close)
         self._obligations = runtime.obligations
         # Nothing waits in memory: most changes are made right here, without a coroutine.
         self._at_once = runtime.at_once if is_direct else None
@@ -73,12 +68,13 @@ class ObligationTracker:
         if self._closed or (self._portal is not None and self._portal.is_parents):
             return
         self._closed = True
+        self._at_once = None
         if self._portal is not None:
-            self._portal.run(self._runtime.stop())
-        self._run(self._runtime.store.close())
-        self._run, self._at_once = _refuse, None
-        if self._portal is not None:
-            self._portal.close()
+            try:
+                self._portal.run(self._runtime.close())
+            finally:
+                self._portal.close()
+        self._run = _refuse
 
     # The contract.
 

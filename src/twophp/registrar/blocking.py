@@ -46,11 +46,7 @@ class Registrar:
             mint=mint,
         )
         self._portal = Portal("twophp-registrar")
-        try:
-            self._portal.run(self._registrar.start())
-        except BaseException:
-            self._portal.close()
-            raise
+        self._portal.open(self._registrar.start(), self._registrar.close)
 
     def __enter__(self) -> Self:
         return self

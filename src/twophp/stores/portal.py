@@ -11,8 +11,8 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar, cast
 
 from twophp.core.errors import StoreUnavailable
 
@@ -97,6 +97,26 @@ class Portal:
                 self._loop.call_soon_threadsafe(self._begin)
         result: T = errand.wait()
         return result
+
+    def open(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[], Coroutine[Any, Any, None]]) -> T:
+        """As ``run``, for what this portal is for: if it cannot be had, it is undone and the portal closed.
+
+        Whoever is interrupted left it running, so ``undo`` has its turn once it has ended, and undoes what there is.
+        """
+        turn = asyncio.Lock()
+
+        async def in_turn(work: Coroutine[Any, Any, T | None]) -> T | None:
+            async with turn:
+                return await work
+
+        try:
+            return cast("T", self.run(in_turn(coroutine)))
+        except BaseException:
+            try:
+                self.run(in_turn(undo()))
+            finally:
+                self.close()
+            raise
 
     def _begin(self) -> None:
         """Begin everything that has come. Whoever comes after this wakes the loop again."""
