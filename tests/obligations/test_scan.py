@@ -13,6 +13,7 @@ import pytest
 
 from tests.obligations.scene import GUARD_S, TIMEOUT_MS, Scene, Sink, codes
 from twophp.core.errors import KeyMissing, StoreUnavailable
+from twophp.engine import obligations
 from twophp.obligations import ObligationTracker, State
 from twophp.stores.vault import KeyRing
 
@@ -81,6 +82,27 @@ def test_one_whose_key_is_gone_keeps_no_other_from_being_released(
         (open_, {"key": "b"}),
         (locked, {"key": "a"}),
     ]
+
+
+@pytest.mark.req("OBL-INV-2")
+@pytest.mark.parametrize("most", [3, 2])
+def test_nor_do_more_than_a_scan_looks_at_together(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(obligations, "SCAN_PAGE", 1)
+    monkeypatch.setattr(obligations, "MOST_LEFT", most)
+    scene, lost, ring = Scene("sqlite", tmp_path), KeyRing.generate(), KeyRing.generate()
+    with scene.tracker(keys=lost, releases={"publish": Sink()}) as tracker:
+        locked = [tracker.reserve("publish", {"key": name}, "t") for name in "ab"]
+    scene.clock.now += 1
+    both = KeyRing(lost.keys | ring.keys, ring.active)
+    with scene.tracker(keys=both, releases={"publish": Sink()}) as tracker:
+        behind = tracker.reserve("publish", {"key": "c"}, "t")
+    scene.clock.now += TIMEOUT_MS
+    with scene.tracker(keys=ring, releases={"publish": Sink()}) as tracker:
+        leaked = [one.obligation_id for one in tracker.run_leak_scan().leaked]
+    assert leaked == ([behind] if most > len(locked) else []), "there is a bound, or a scan might never end"
+    assert caplog.text.count(f"keys to their payloads: 2, the first is {locked[0]}") == 1
 
 
 @pytest.mark.req("OBL-LEAK-4")

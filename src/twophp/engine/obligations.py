@@ -11,7 +11,7 @@ fencing token, the intent that a handler executes) adds to them before they are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -59,6 +59,8 @@ log: Final = logging.getLogger("twophp.obligations")
 
 SCAN_PAGE: Final = 256
 """How many obligations one transaction of a scan looks at."""
+MOST_LEFT: Final = 10_000
+"""How many that cannot be released a scan goes past; behind more, others wait."""
 TRIES: Final = 8
 """How often a change may be made again because it needed something, or nobody could tell what became of it."""
 
@@ -133,8 +135,12 @@ class Obligations:
         """The leak oracle: roll back whatever is at or over its timeout, and say so (OBL-LEAK-3 to -7)."""
         scanned = await self._store.reserved()
         leaked: list[Obligation] = []
-        while found := await self._leak_page(trace_id):
+        left: dict[str, None] = {}
+        while found := await self._leak_page(trace_id, left):
             leaked += found
+        if left:
+            message = "overdue obligations cannot be released without the keys to their payloads: %d, the first is %s"
+            log.error(message, len(left), next(iter(left)))
         done = scan_completed(scanned=scanned, leaked=len(leaked), now=self._store.now(), trace_id=trace_id)
         await self._store.transact((), lambda _records: Change(answer=None, journal=(done,)))
         return Scanned(scanned=scanned, leaked=tuple(leaked))
@@ -270,7 +276,7 @@ class Obligations:
                 wanted.reads = (*wanted.reads, error.obligation_id)
                 await self._read_payloads(wanted)
             case BudgetExhausted():
-                if not await self._leak_page(""):  # Whoever is overdue keeps nobody from a budget.
+                if not await self._leak_page("", {}):  # Whoever is overdue keeps nobody from a budget.
                     raise error
             case _:  # Nobody could tell whether it was written. With the store open again, deciding tells (A-42).
                 await self._store.reopen()
@@ -288,17 +294,22 @@ class Obligations:
                 continue
         wanted.payloads = found
 
-    async def _leak_page(self, trace_id: str) -> list[Obligation]:
-        keys = await self._store.due(OBLIGATION, self._store.now() + 1, SCAN_PAGE)
-        if not keys:
-            return []
-        wanted = Leaking(self._follows, tuple(keys), self._follows.budget_keys, Scan(trace_id=trace_id))
-        decisions: Sequence[Decision] = await self._made(wanted)
-        if wanted.left:
-            message = "overdue obligations cannot be released without the keys to their payloads: %d, the first is %s"
-            log.error(message, len(wanted.left), wanted.left[0])
-        self.tell(decisions)
-        return [one.obligation for one in decisions if one.obligation is not None]
+    async def _leak_page(self, trace_id: str, left: dict[str, None]) -> list[Obligation]:
+        """Roll back some that are overdue; none if there are no more but ``left``, who are in nobody's way."""
+        while keys := await self._overdue(left):
+            wanted = Leaking(self._follows, keys, self._follows.budget_keys, Scan(trace_id=trace_id))
+            decisions: Sequence[Decision] = await self._made(wanted)
+            left.update(dict.fromkeys(wanted.left))
+            self.tell(decisions)
+            if decisions or not wanted.left:
+                return [one.obligation for one in decisions if one.obligation is not None]
+        return []
+
+    async def _overdue(self, left: Mapping[str, None]) -> tuple[Key, ...]:
+        if len(left) >= MOST_LEFT:
+            return ()
+        keys = await self._store.due(OBLIGATION, self._store.now() + 1, SCAN_PAGE + len(left))
+        return tuple(key for key in keys if key.values[0] not in left)[:SCAN_PAGE]
 
     # Payloads.
 
