@@ -92,6 +92,17 @@ async def test_an_exit_is_an_error_like_any_other() -> None:
             await Caller(function, "leaving").call(1)
 
 
+@pytest.mark.parametrize("raised", [StopIteration, asyncio.CancelledError, KeyboardInterrupt])
+async def test_so_is_whatever_no_event_loop_can_take(raised: type[BaseException]) -> None:
+    def slips(_given: object) -> None:
+        raise raised
+
+    with pytest.raises(RuntimeError, match=f"raised {raised.__name__}") as slip:
+        async with asyncio.timeout(GUARD_S):
+            await Caller(slips, "slipping").call(1)
+    assert isinstance(slip.value.__cause__, raised)
+
+
 async def test_without_a_thread_it_is_said_and_the_next_call_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     caller = Caller(seen.append, "other")

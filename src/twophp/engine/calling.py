@@ -28,15 +28,22 @@ class Caller:
         self.needs_threads = not inspect.iscoroutinefunction(function)
 
     async def call(self, given: Any) -> Any:
-        """Returns or raises as the function does; an exit is an error like any other."""
+        """Returns or raises as the function does; whatever it raises is an error like any other."""
         try:
             if not self.needs_threads:
                 return await self._function(given)
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._function, given)
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, given)
             # A partial, or an object whose ``__call__`` is async.
             return await found if inspect.isawaitable(found) else found
         except SystemExit as error:  # It would end the event loop, and whoever waits for it would wait for ever.
             raise RuntimeError("what is called must not end the process") from error
+
+    def _in_thread(self, given: Any) -> Any:
+        try:
+            return self._function(given)
+        except (StopIteration, asyncio.CancelledError, KeyboardInterrupt) as error:
+            # The first is lost between a thread and the loop, and the others would end more than this call.
+            raise RuntimeError(f"what is called raised {type(error).__name__}") from error
 
 
 class _Threads(Executor):
