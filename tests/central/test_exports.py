@@ -7,11 +7,12 @@ import csv
 import io
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from starlette.types import Message
 
 from tests.central.rows import row
 from tests.central.served import PATIENCE_S, Central, central
@@ -31,7 +32,7 @@ class Exporting:
         self.may_go_on = asyncio.Event()
         self.ended = threading.Event()
 
-    async def __call__(self, _wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
+    async def __call__(self, _wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
         try:
             yield ROWS[:1]
             await self.may_go_on.wait()
@@ -76,11 +77,35 @@ def test_what_nobody_takes_is_given_up(here: Central, monkeypatch: pytest.Monkey
         assert exporting.ended.wait(PATIENCE_S)
 
 
+@pytest.mark.anyio
+async def test_whoever_goes_away_gives_the_place_back_at_once() -> None:
+    exporting, gone = Exporting(parts=1), asyncio.Event()
+    exporting.may_go_on.set()
+    rows = exporting(Wanted())
+
+    async def lines() -> AsyncIterator[bytes]:
+        async for _some in rows:
+            yield b"a line"
+
+    async def receive() -> Message:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            gone.set()
+            await asyncio.Event().wait()  # Nobody takes it.
+
+    export = api_export._Export(rows, lines())
+    await export({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+    assert await anext(rows, None) is None, "it is closed, although somebody still has hold of it"
+
+
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
 def test_a_database_that_is_away_is_a_status_and_not_half_a_file(
     here: Central, monkeypatch: pytest.MonkeyPatch, file_format: str
 ) -> None:
-    async def away(_wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
+    async def away(_wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
         raise StoreUnavailable("away")
         yield ROWS
 

@@ -7,13 +7,14 @@ import csv
 import importlib
 import io
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from twophp.central.api_documents import row_of
 from twophp.central.api_problems import ApiProblem
@@ -69,14 +70,23 @@ async def export(
     if central.exports >= MOST_EXPORTS:
         raise ApiProblem("overloaded", "too many exports are under way", retry_after_s=5)
     write = {"jsonl": _json_lines, "csv": _csv, "parquet": _parquet}[file_format]
-    parts = write(_documents(_counted(central, which), draft_outcomes_only=draft_outcomes_only))
+    rows = _counted(central, which)
+    parts = write(_documents(rows, draft_outcomes_only=draft_outcomes_only))
     first = await anext(parts, b"")  # So that a database that is away is a status, and not half a file.
     headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="ledger.{file_format}"'}
-    return _Export(_joined(first, parts), headers=headers, media_type=MEDIA_TYPES[file_format])
+    return _Export(rows, _joined(first, parts), headers=headers, media_type=MEDIA_TYPES[file_format])
 
 
 class _Export(StreamingResponse):
-    """Given up when nobody takes it."""
+    """Given up when nobody takes it. However it ends, its rows are let go of at once: they hold a connection."""
+
+    def __init__(self, rows: AsyncGenerator[Sequence[Row]], content: AsyncIterator[bytes], **more: Any) -> None:
+        super().__init__(content, **more)
+        self._rows = rows
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._rows):
+            await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
         async def in_time(message: Message) -> None:
@@ -89,11 +99,12 @@ class _Export(StreamingResponse):
             log.warning("an export was given up: nobody has taken it for %g s", TAKEN_S)
 
 
-async def _counted(central: Central, which: Wanted) -> AsyncIterator[Sequence[Row]]:
+async def _counted(central: Central, which: Wanted) -> AsyncGenerator[Sequence[Row]]:
     central.exports += 1
     try:
-        async for rows in central.store.export(which):
-            yield rows
+        async with aclosing(central.store.export(which)) as found:
+            async for rows in found:
+                yield rows
     finally:
         central.exports -= 1
 

@@ -10,7 +10,7 @@ Leaves count from 1, so a tree head's size is the sequence of its last leaf; RFC
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from enum import StrEnum
 from typing import Final, Literal, Protocol
 
@@ -195,7 +195,7 @@ class CentralStore(Protocol):
         """What has arrived since, oldest first: the live feed."""
         ...
 
-    def export(self, wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
+    def export(self, wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
         """Everything that was asked for, in chunks, from one consistent view, with bounded memory."""
         ...
 

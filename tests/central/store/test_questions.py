@@ -231,7 +231,7 @@ async def test_an_export_that_nobody_reads_to_its_end_lets_go(store: CentralStor
     for _again in range(20):
         export = store.export(Wanted())
         assert len(await anext(export)) == 1_000
-        await export.aclose()  # type: ignore[attr-defined]
+        await export.aclose()
     assert len(await contents(store)) == 1_200
 
 

@@ -160,5 +160,5 @@ async def test_an_export_that_nobody_goes_on_with_ends_quietly_after_the_databas
     exported = store.export(Wanted())
     assert len(await anext(exported)) == EXPORT_ROWS
     await store.close()
-    await exported.aclose()  # type: ignore[attr-defined]
+    await exported.aclose()
     assert not apsw.connections()

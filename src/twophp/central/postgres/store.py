@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final, Self
 
@@ -115,7 +115,7 @@ class PostgresCentral:
         """See ``CentralStore.after``."""
         return await self._all(SQL["after"], (within(sequence), limit), row_of)
 
-    async def export(self, wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
+    async def export(self, wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
         """See ``CentralStore.export``."""
         where, values = _conditions(wanted, None)
         statement = numbered(SQL["exported"].format(conditions=where))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from operator import itemgetter
 from typing import Any, Final, Self
@@ -102,7 +102,7 @@ class SqliteCentral:
         """See ``CentralStore.after``."""
         return await self._rows(SQL["after"], (within(sequence), limit))
 
-    async def export(self, wanted: Wanted) -> AsyncIterator[Sequence[Row]]:
+    async def export(self, wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
         """See ``CentralStore.export``."""
         where, values = _conditions(wanted, None)
         statement = SQL["exported"].format(conditions=where)
