@@ -64,13 +64,15 @@ async def test_passthrough_keeps_the_applications_success(said: int, status: int
 
 
 @pytest.mark.req("P-5.3.2-e", "P-7-d", "A-08")
-@pytest.mark.parametrize("when", ["before", "after_start", "without_answer"])
+@pytest.mark.parametrize("when", ["before", "after_start", "without_answer", "without_start"])
 async def test_an_exception_is_500_failed_and_final(when: str, caplog: pytest.LogCaptureFixture) -> None:
     async def breaks(_app: Orders, _seen: Seen, send: Send) -> None:
         if when == "without_answer":
             return
         if when == "after_start":
             await send({"type": "http.response.start", "status": 201, "headers": []})
+        if when == "without_start":
+            await send({"type": "http.response.body", "body": b"done"})
         raise ZeroDivisionError
 
     async with serving(Orders(breaks)) as service:

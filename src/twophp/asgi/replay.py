@@ -157,6 +157,8 @@ class Replay:
             self._status = message["status"]
             self._headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
         elif message["type"] == "http.response.body" and not self._is_complete:
+            if not self._status:  # As servers do: an answer without a status says nothing about success.
+                raise RuntimeError("the application sent a body before the start of its answer")
             self._chunks.append(message.get("body", b""))
             if not message.get("more_body", False):
                 self._is_complete = True
