@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from tests.faults.handshake import PAYLOAD, POLICY, VAULT, WRITER
-from twophp.core.errors import StorePoisoned, StoreUnavailable
+from twophp.core.errors import CommitUnknown, StorePoisoned, StoreUnavailable
 from twophp.core.intent import Mode, Phase
 from twophp.core.machine import Goto, Replay
 from twophp.core.phase import Confirm, Register
@@ -71,6 +71,26 @@ def test_an_unknown_commit_is_found_out_and_acted_on_once(
             assert (confirmed.intent.phase, confirmed.intent.fence) == (Phase.PROCESSING, 1)
             assert await intents.payload(confirmed.intent) == PAYLOAD
             assert isinstance((await intents.confirm(CONFIRM, POLICY)).verdict, Replay)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.req("A-42")
+def test_what_may_have_been_written_is_not_said_to_be_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away() -> None:
+        raise StoreUnavailable("the disk is away")
+
+    async def scene() -> None:
+        async with SQLiteStore(str(tmp_path / "ledger.db"), clock=lambda: NOW) as store:
+            intents = Intents(store, VAULT, WRITER)
+            await intents.register(REGISTER, PAYLOAD, POLICY)
+            break_next_commit(store, monkeypatch, written=True)
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(store, "reopen", away)
+                with pytest.raises(CommitUnknown):
+                    await intents.confirm(CONFIRM, POLICY)
+                with pytest.raises(StoreUnavailable):  # Of this one nothing was: the store had stopped before.
+                    await intents.confirm(CONFIRM, POLICY)
 
     asyncio.run(scene())
 

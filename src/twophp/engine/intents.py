@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from twophp.core.entry import Writer, server_entry
-from twophp.core.errors import CommitUnknown, StorePoisoned, TwoPHPError
+from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.core.identity import seal_context
 from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair
 from twophp.core.machine import Goto, Refuse, Replay
@@ -198,23 +198,28 @@ class Intents:
             decision: Decision = await self._store.transact(keys, wish)
         except NotNamed as missing:  # An intent's principal never changes, so this is the last time.
             return await self._decide(wish, (*keys, missing.key))
-        except (CommitUnknown, StorePoisoned):
+        except (CommitUnknown, StorePoisoned) as error:
             if not self._resolves:
                 raise
-            decision = await self._resolved(wish, keys)
+            decision = await self._resolved(wish, keys, error)
         self._observer.decided(decision)
         return decision
 
     async def _decide_again(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
         return _as_made_by(wish.command, await self._decide(wish, keys))
 
-    async def _resolved(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
+    async def _resolved(self, wish: _Wish, keys: tuple[Key, ...], error: StoreError) -> Decision:
         """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
-        await self._store.reopen()
         try:
-            decision = await self._store.transact(keys, wish)
-        except NotNamed as missing:
-            decision = await self._store.transact((*keys, missing.key), wish)
+            await self._store.reopen()
+            try:
+                decision = await self._store.transact(keys, wish)
+            except NotNamed as missing:
+                decision = await self._store.transact((*keys, missing.key), wish)
+        except StoreUnavailable as still:
+            if isinstance(error, CommitUnknown):  # What may have been written is not said to be nothing.
+                raise error from still
+            raise
         return _as_made_by(wish.command, decision)
 
     def change(self, before: Intent | None, intent: Intent, decision: Decision, wish: _Wish) -> Change:
