@@ -236,6 +236,19 @@ async def test_after_the_point_of_no_return_nobody_can_stop_it(store: str) -> No
         assert service.orders.runs == 1
 
 
+@pytest.mark.req("A-33")
+async def test_repeats_that_have_given_up_are_not_kept() -> None:
+    async with serving(Orders(held), replay_wait_ms=1) as service:
+        registered = await service.register()
+        first = asyncio.create_task(service.confirm(registered))
+        await service.orders.entered.wait()
+        assert [(await service.confirm(registered)).status for _repeat in range(5)] == [202] * 5
+        (execution,) = service.server.executions._running.values()
+        assert len(execution._waiting) == 1
+        service.orders.may_go_on.set()
+        assert (await first).status == 200
+
+
 @pytest.mark.req("A-107")
 async def test_a_handler_that_listens_hears_of_no_disconnect() -> None:
     heard: list[str] = []

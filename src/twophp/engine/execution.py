@@ -92,7 +92,7 @@ class Execution:
     def __init__(self, intent: Intent, running: RunningIntent) -> None:
         self.intent = intent
         self.running = running
-        self._waiting: list[asyncio.Future[Settled]] = []
+        self._waiting: set[asyncio.Future[Settled]] = set()
 
     def outcome(self) -> asyncio.Future[Settled]:
         """The outcome, once it is durable, or what kept it from becoming so.
@@ -100,10 +100,14 @@ class Execution:
         A future of the caller's own: to cancel it ends the waiting and not the work (A-107).
         """
         outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-        self._waiting.append(outcome)
+        self._waiting.add(outcome)
         if self._settled is not None or self._error is not None:
             self._tell()
         return outcome
+
+    def forget(self, outcome: asyncio.Future[Settled]) -> None:
+        """Nobody waits for this one any more. A handler may run for long, and be asked about all the time."""
+        self._waiting.discard(outcome)
 
     def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
         """Tell everybody."""
@@ -247,7 +251,11 @@ class Executions:
     async def _outcome(self, intent: Intent) -> Settled:
         here = self._running.get(intent.server_correlation_id)
         if here is not None:
-            settled = await here.outcome()
+            outcome = here.outcome()
+            try:
+                settled = await outcome
+            finally:
+                here.forget(outcome)
             return Settled(settled.intent, storable(settled.response))
         return await self._decided_elsewhere(intent)
 
