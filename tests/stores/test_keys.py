@@ -235,7 +235,7 @@ def test_a_row_that_was_changed_says_nothing_about_the_ring(tmp_path: Path) -> N
     asyncio.run(fill())
     with closing(apsw.Connection(str(tmp_path / "orders.db"))) as connection:
         connection.execute("UPDATE seal SET sealed = x'00' WHERE record = (SELECT max(record) FROM seal)")
-    open_vault(url)
+    assert isinstance(open_vault(url), AesGcmVault)
 
 
 def test_an_empty_database_without_a_ring_gets_one(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from twophp.ports import Decide, Store
 
 
 async def transacted(store: Store, keys: Sequence[Key], decide: Decide) -> Any:
-    """See ``Store.transact``. A store that has stopped wrote nothing of this, so it is safe to ask once more."""
+    """See ``Store.transact``. A store that has stopped wrote nothing of this, so it is safe to ask once more.
+
+    Opened anew, it tells for good what an earlier commit of unknown outcome became.
+    """
     try:
         return await store.transact(keys, decide)
     except StorePoisoned:

@@ -33,7 +33,8 @@ from twophp.core.registration import CompensationRequest, Registration, Registra
 from twophp.core.rulebook import PRIOR_RESULT, REGISTRATION_HOLD, VERIFY_FAILED, Answer
 from twophp.core.surface import SurfaceReport
 from twophp.engine.kinds import Kinds, check_kinds
-from twophp.ports import Clock, MintId, Store
+from twophp.engine.reopening import transacted
+from twophp.ports import Clock, MintId
 from twophp.registrar import changes
 from twophp.registrar.changes import Wish
 from twophp.registrar.crowd import Crowd, Crowds
@@ -349,7 +350,7 @@ class AsyncRegistrar:
         return self._opened.witness
 
     async def _transact(self, wish: Wish) -> Any:
-        return await _made(self._opened.store, wish)
+        return await transacted(self._opened.store, *wish)
 
     async def _is_fit(self) -> bool:
         """Whether the surface is proven fit as it is: a proof holds for the schema that it was made over."""
@@ -386,22 +387,10 @@ class AsyncRegistrar:
             )
 
         try:
-            await _made(self._opened.audit, changes.noting(failure))
+            await transacted(self._opened.audit, *changes.noting(failure))
         except StoreError as error:
             message = f"{decision.code}, and its audit could not be written: {error}"
             raise StoreError(message, code="audit_failed") from error
-
-
-async def _made(store: Store, wish: Wish) -> Any:
-    """What became of a wish. A store that an earlier commit has poisoned decides nothing, so it is opened anew first.
-
-    From there on, reading tells for good what an unknown commit became.
-    """
-    try:
-        return await store.transact(*wish)
-    except StorePoisoned:
-        await store.reopen()
-        return await store.transact(*wish)
 
 
 def _are_times(*seconds: object) -> bool:
