@@ -22,6 +22,7 @@ from twophp.cli.output import examples
 from twophp.core.errors import ConfigError
 from twophp.engine.egress_addresses import is_loopback, read_address
 from twophp.engine.environment import secret_in
+from twophp.stores.ring_file import sync_folder
 from twophp.stores.vault import mint_key
 
 SQLITE: Final = "sqlite:///"
@@ -202,11 +203,7 @@ def _make_key(path: Path) -> None:
         os.fsync(file.fileno())
         with suppress(FileExistsError):  # Another process was quicker.
             os.link(file.name, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path)
 
 
 def existing(url: str) -> str:

@@ -90,7 +90,7 @@ class RingFile:
             raise ConfigError(message, code="ring_missing")
         if not self.exists():
             self._create()
-        _sync_folder(self.path)  # Also if another made it: what we seal must not be more durable than its key.
+        sync_folder(self.path)  # Also if another made it: what we seal must not be more durable than its key.
         return self.load()
 
     def _create(self) -> None:
@@ -110,7 +110,7 @@ class RingFile:
             if after != before:
                 with _temporary(self.path, _encode(after)) as temporary:
                     os.replace(temporary, self.path)  # noqa: PTH105 - os beside os.link reads better.
-                _sync_folder(self.path)
+                sync_folder(self.path)
         return after
 
     @contextmanager
@@ -232,7 +232,7 @@ def _temporary(path: Path, content: bytes) -> Iterator[str]:
             Path(name).unlink(missing_ok=True)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """Until the folder is synced, a power cut may forget the new name and with it the key."""
     handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
