@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
-from twophp.core.errors import ConfigError, StoreUnavailable
+from twophp.core.errors import ConfigError
 from twophp.registrar import evaluate_surface
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.one_library import connect
 
 ROUNDS = 500
-GUARD_S = 30
 WRITING = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 pytestmark = pytest.mark.req("P-12.2-a")
@@ -114,69 +110,3 @@ def test_nor_is_it_tried_as_a_surface(path: Path) -> None:
         verdict = evaluate_surface(f"sqlite:///{path}", "consumed")
     assert not verdict.fit
     assert "sqlite3" in str(verdict)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_what_a_forked_child_writes_stays_when_its_parent_closes(path: Path) -> None:
-    """The child has what its parent's SQLite remembers of locks, and none of them."""
-    closed_by_parent, closed = os.pipe()
-    written_by_child, written = os.pipe()
-
-    async def as_a_child() -> None:
-        async with SQLiteStore(str(path)) as store:
-            await store.kept("before", "child")
-            os.write(written, b".")
-            os.read(closed_by_parent, 1)
-            await store.kept("after", "child")
-
-    async def as_the_parent(store: SQLiteStore) -> None:
-        await store.kept("parent", "parent")
-        os.read(written_by_child, 1)
-        await store.close()
-        os.write(closed, b".")
-
-    with asyncio.Runner() as runner:
-        store = SQLiteStore(str(path))
-        child = _forked(lambda: _run_in_child(as_a_child))
-        runner.run(as_the_parent(store))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for end in (closed_by_parent, closed, written_by_child, written):
-        os.close(end)
-    with closing(apsw.Connection(str(path))) as found:
-        assert found.execute("SELECT name FROM meta ORDER BY name").fetchall() == [("after",), ("before",), ("parent",)]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_that_was_forked_in_the_middle_of_a_transaction_opens_nothing(path: Path, store: SQLiteStore) -> None:
-    """To close it would undo it in the memory that both share."""
-    with closing(connect(str(path), WRITING)) as writing:
-        writing.execute("BEGIN IMMEDIATE")
-        child = _forked(lambda: _is_refused(path))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        writing.execute("INSERT INTO meta VALUES ('parent', 'goes on')")
-        writing.execute("COMMIT")
-    assert asyncio.run(store.kept("parent", "")) == "goes on"
-
-
-def _forked(work: Callable[[], int]) -> int:
-    child = os.fork()
-    if not child:
-        signal.alarm(GUARD_S)
-        try:
-            os._exit(work())
-        finally:
-            os._exit(3)
-    return child
-
-
-def _run_in_child(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    asyncio.new_event_loop().run_until_complete(work())
-    return 0
-
-
-def _is_refused(path: Path) -> int:
-    try:
-        connect(str(path), WRITING)
-    except StoreUnavailable as error:
-        return 0 if error.code == "forked" else 1
-    return 2

@@ -130,7 +130,7 @@ class Machinery:
         self._background: threading.Thread | None = None
         self._make_http: Callable[[], Http] | None = None
         self._lock = threading.Lock()
-        self._left_behind: list[object] = []  # By a fork: the parent's. Whoever opens the file closes it here first.
+        self._left_behind: list[object] = []  # By a fork: not ours to close, and closing is what forgetting would do.
         warn_if_insecure(settings)
         self._open()
 

@@ -3,10 +3,6 @@
 Python's ``sqlite3`` brings another, and neither knows of the other. POSIX locks are the process's, so the second finds
 nobody there: it cuts the shared memory that the first has mapped (SIGBUS), and when it closes the file the locks of
 both are gone. What that does to a database is anybody's guess, so whoever comes second is refused.
-
-A fork does the same to ours alone: a child inherits what its parent's SQLite remembers of its locks, but not the locks.
-A connection of its own beside that would take none; its parent would close as if nobody else were there, and remove the
-log that the child goes on writing to. So a child lets go of what it inherited before it opens the file.
 """
 
 from __future__ import annotations
@@ -15,13 +11,13 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 import apsw
 
-from twophp.core.errors import ConfigError, StoreUnavailable
+from twophp.core.errors import ConfigError
 from twophp.stores.clock import pause
 
 OPEN_FILES: Final = Path("/proc/self/fd")
@@ -31,13 +27,7 @@ ADVICE: Final = "open it with apsw too, or with sqlite3 in a process of its own"
 
 _Identity: TypeAlias = tuple[int, int]  # Device and inode: a file has many names.
 
-
-class _Opened(NamedTuple):
-    file: _Identity | None
-    pid: int
-
-
-_ours: Final[WeakKeyDictionary[apsw.Connection, _Opened]] = WeakKeyDictionary()
+_ours: Final[WeakKeyDictionary[apsw.Connection, _Identity | None]] = WeakKeyDictionary()
 
 
 def connect(path: str, flags: int, *, parameters: str = "") -> apsw.Connection:
@@ -45,49 +35,14 @@ def connect(path: str, flags: int, *, parameters: str = "") -> apsw.Connection:
 
     What had it open before is seen where the system lists a process's files. ``parameters`` are those of a URI.
     """
-    if (file := _identity(path)) is not None:
-        _let_go_of_parents(path, file)
-        _refuse_other_library(path, file)
-    name = f"{Path(path).absolute().as_uri()}?{parameters}" if parameters else path
-    connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_URI if parameters else flags)
-    _ours[connection] = _Opened(_identity(path), os.getpid())
-    _watch_sqlite3()
-    return connection
-
-
-def _refuse_other_library(path: str, file: _Identity) -> None:
-    if _is_open_elsewhere(file):
+    if (file := _identity(path)) is not None and _is_open_elsewhere(file):
         message = f"{path}: something else in this process has the database open, such as sqlite3; {ADVICE}"
         raise ConfigError(message, code="two_sqlite_libraries")
-
-
-def _let_go_of_parents(path: str, file: _Identity) -> None:
-    """Close what a fork has left here of this file, however often one has to look: another thread may be at it."""
-    for _look in range(LOOKS):
-        opened = [(connection, _ours.get(connection)) for connection in apsw.connections()]
-        left = [one for one, by in opened if by is not None and by.file == file and by.pid != os.getpid()]
-        if all(_is_let_go(connection) for connection in left):
-            return
-        pause(LOOK_PAUSE_S)
-    message = f"{path}: it was in use when this process was forked; fork before it is opened, or while nobody uses it"
-    raise StoreUnavailable(message, code="forked")
-
-
-def _is_let_go(connection: apsw.Connection) -> bool:
-    """A transaction cannot be: it would be undone in the memory that is shared with the parent.
-
-    The log is neither folded nor removed: the parent has it open, or has done so itself.
-    """
-    try:
-        if connection.in_transaction:
-            return False
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.close()
-    except apsw.ConnectionClosedError:
-        return True
-    except apsw.Error:  # A thread was at it that stayed with the parent, or one of ours is.
-        return False
-    return True
+    name = f"{Path(path).absolute().as_uri()}?{parameters}" if parameters else path
+    connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_URI if parameters else flags)
+    _ours[connection] = _identity(path)
+    _watch_sqlite3()
+    return connection
 
 
 @cache  # Once: a hook stays for good. Nothing on a request's way raises an event for it.
@@ -100,7 +55,7 @@ def _refuse(event: str, details: tuple[object, ...]) -> None:
         return
     name = os.fsdecode(details[0])
     file = _identity(unquote(urlsplit(name).path) if name.startswith("file:") else name)
-    if file is not None and any(one.file == file for one in map(_ours.get, apsw.connections()) if one is not None):
+    if file is not None and any(_ours.get(connection) == file for connection in apsw.connections()):
         message = f"{name}: a ledger that is open in this process must not be opened by sqlite3; {ADVICE}"
         raise ConfigError(message, code="two_sqlite_libraries")
 
@@ -126,7 +81,7 @@ def _is_open_in_process(file: _Identity) -> bool:
 
 def _may_have(connection: apsw.Connection, file: _Identity) -> bool:
     if connection in _ours:
-        return _ours[connection].file == file
+        return _ours[connection] == file
     try:
         return _identity(connection.filename) == file
     except apsw.ThreadingViolationError:  # Somebody's own, and busy.
