@@ -75,15 +75,41 @@ class Until:
         return heard
 
 
+class AnnouncedServer(uvicorn.Server):
+    """A uvicorn that says when its start has ended, one way or the other."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.start_has_ended = threading.Event()
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            super().run(sockets)
+        except SystemExit:  # A start that failed; ``served`` says so in the test's own thread.
+            if self.started:
+                raise
+        finally:
+            self.start_has_ended.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.start_has_ended.set()
+
+
 @contextmanager
 def served(app: Any, *, lifespan: str = "auto", **config: Any) -> Iterator[Served]:
-    """Serve ``app`` in a thread of its own. The socket listens from the first line on, so nobody has to poll."""
+    """Serve ``app`` in a thread of its own, from the moment on when it has started.
+
+    A test may replace what a start uses, such as the function that opens a database: the server has to be past it.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     usual: dict[str, Any] = {"lifespan": lifespan, "log_level": "critical", "timeout_graceful_shutdown": 5}
-    server = uvicorn.Server(uvicorn.Config(app, **(usual | config)))
+    server = AnnouncedServer(uvicorn.Config(app, **(usual | config)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
+        assert server.start_has_ended.wait(PATIENCE_S), "the server is still starting"
+        assert server.started, "the server did not start"
         yield Served(listener.getsockname()[1])
     finally:
         server.should_exit = True

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from tests.asgi_frameworks.serving import AnnouncedServer
 from twophp.central.app import create_app
 from twophp.central.opening import open_central
 from twophp.central.ports import Role
@@ -83,7 +84,7 @@ class Central:
 
 @contextmanager
 def central(folder: Path, *, port: int = 0, store_url: str | None = None, **settings: Any) -> Iterator[Central]:
-    """Serve one, over ``central.db`` in the folder or another database. The socket listens from the first line on."""
+    """Serve one, over ``central.db`` in the folder or another database, once it has started."""
     listener = socket.create_server(("127.0.0.1", port))
     ready: list[Central] = []
     started = threading.Event()
@@ -95,9 +96,10 @@ def central(folder: Path, *, port: int = 0, store_url: str | None = None, **sett
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         ready.append(Central(folder, url, app, asyncio.get_running_loop()))
         config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=2)
-        server = uvicorn.Server(config)
-        started.set()
+        server = AnnouncedServer(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await asyncio.to_thread(server.start_has_ended.wait)
+        started.set()
         await asyncio.to_thread(stop.wait)
         server.should_exit = True
         await serving
