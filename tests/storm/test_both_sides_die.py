@@ -33,6 +33,7 @@ EVERY: Final = 4  # Coprime to the number of victims, so that each of them dies 
 PATIENCE_S: Final = 30
 NEVER_RAN: Final = UNCONFIRMED | {Phase.ABANDONED}
 CLIENT_LATER_MS: Final = 1_100  # Past the lease of the last life.
+MOST_VISITS: Final = 20  # Well within the 30 s in which a call may be confirmed.
 
 
 @pytest.fixture
@@ -74,11 +75,18 @@ class Storm:
                 self._pids[victim] = self._begin(victim, cycle)
 
     def calm_down(self) -> None:
-        """The last client takes every call to its outcome."""
+        """The last clients take every call to its outcome.
+
+        A call that could not be asked about is left alone for a growing while, so one visit may find it not due yet.
+        Each further visit is a lease later.
+        """
         self._rig.kill(self._pids["client"])
-        later = self.errand.ahead_ms + CLIENT_LATER_MS
-        self.errand = msgspec.structs.replace(self.errand, ahead_ms=later, only_reconciles=True, is_blocking=False)
-        self._rig.done(self._rig.begin(self.errand))
+        for _visit in range(MOST_VISITS):
+            later = self.errand.ahead_ms + CLIENT_LATER_MS
+            self.errand = msgspec.structs.replace(self.errand, ahead_ms=later, only_reconciles=True, is_blocking=False)
+            self._rig.done(self._rig.begin(self.errand))
+            if not _has_open_rows(self.errand.ledger):
+                break
         self._rig.stop(self._pids["server"])
 
     def _begin(self, victim: str, cycle: int) -> int:
@@ -106,6 +114,10 @@ class Storm:
 async def _rows(path: str) -> list[LedgerEntry]:
     async with SQLiteStore(path) as store:
         return list(await store.entries(Tail(remains.EVERYTHING)))
+
+
+def _has_open_rows(path: str) -> bool:
+    return any(row.outcome is None for row in asyncio.run(_rows(path)))
 
 
 def _answers(file: str) -> dict[tuple[str, str], str]:
