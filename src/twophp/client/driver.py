@@ -6,7 +6,6 @@ Everything that differs between the colours is here, and nothing else is.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import inspect
 import logging
 import os
@@ -30,14 +29,13 @@ from twophp.client.exchange import (
     Unseal,
 )
 from twophp.client.flow import calling
-from twophp.client.here import LedgerHere
 from twophp.client.known import Known
 from twophp.client.ledger import Ledger
 from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, asking_once, reconciling
 from twophp.client.settings import Settings
+from twophp.client.sharing import LoopLedger, Visitor, give_back, give_back_on_loop, take_share, take_share_on_loop
 from twophp.core.errors import ConfigError, PhaseError, StoreUnavailable
 from twophp.stores.clock import pause
-from twophp.stores.portal import Portal
 
 log: Final = logging.getLogger("twophp.client")
 
@@ -90,27 +88,6 @@ def warn_if_insecure(settings: Settings) -> None:
         log.warning("%s: two-phase requests are sent without TLS (allow_insecure)", settings.source)
 
 
-class _Handles:
-    """Both handles on the ledger, or neither, on the loop of a portal."""
-
-    def __init__(self) -> None:
-        self._ledger: Ledger | None = None
-        self._here: LedgerHere | None = None
-
-    async def open(self, settings: Settings) -> tuple[Ledger, LedgerHere | None]:
-        """Whoever cannot have both undoes it."""
-        self._ledger = await Ledger.open(settings)
-        self._here = await LedgerHere.beside(self._ledger)
-        return self._ledger, self._here
-
-    async def undo(self) -> None:
-        """Let go of what there is."""
-        if self._here is not None:
-            self._here.close()
-        if self._ledger is not None:
-            await self._ledger.close()
-
-
 class _Trail:
     """What a call leaves behind, however it ends: leases to let go of, and an answer that nobody was given."""
 
@@ -120,73 +97,66 @@ class _Trail:
 
 
 class Machinery:
-    """Everything between the opening and the closing of a blocking transport. Safe to use from any thread."""
+    """Everything between the opening and the closing of a blocking transport. Safe to use from any thread.
 
-    def __init__(self, settings: Settings) -> None:
+    What it opens it shares with others on the same ledger, see ``sharing``. ``is_lazy``: the ledger is opened by the
+    first call, and so it is in the child of a fork, where threads are gone and connections must not be shared.
+    """
+
+    def __init__(self, settings: Settings, make_http: Callable[[], Http], *, is_lazy: bool = False) -> None:
         self.settings = settings
+        self._make_http = make_http  # The way to send what no caller asked for.
         self._known = Known()
         self._pause = settings.pause or pause
         self._stopping = threading.Event()
-        self._background: threading.Thread | None = None
-        self._make_http: Callable[[], Http] | None = None
         self._lock = threading.Lock()
-        self._left_behind: list[object] = []  # By a fork: not ours to close, and closing is what forgetting would do.
+        self._is_open = True
+        self._pid = 0  # Of the process that has opened it; 0: none has.
         warn_if_insecure(settings)
-        self._open()
+        if not is_lazy:
+            self._open()
 
     def _open(self) -> None:
-        portal = Portal(f"twophp-{self.settings.source}")
-        handles = _Handles()
-        ledger, here = portal.open(handles.open(self.settings), handles.undo)
+        handles = take_share(self.settings)
+        self._handles, self._portal, self._ledger, self._here = handles, handles.portal, handles.ledger, handles.here
+        secret, owner = handles.ledger.secret, handles.ledger.owner
+        self._around = Around(settings=self.settings, known=self._known, owner=owner, secret=secret)
+        self._visitor = None
+        if self.settings.reconcile_every_s is not None:
+            self._visitor = Visitor(self.settings.reconcile_every_s, self._visit)
         self._pid = os.getpid()
-        self._is_open = True
-        self._portal, self._ledger, self._here = portal, ledger, here
-        atexit.register(self._flush)
-        self._around = Around(settings=self.settings, known=self._known, owner=ledger.owner, secret=ledger.secret)
+        if self._visitor is not None:  # Reconciles now and from time to time.
+            handles.visits.join(self._visitor)
 
-    def _after_fork(self) -> None:
-        """Threads do not survive a fork, and connections must not be shared: a child opens its own."""
+    def _ready(self) -> None:
+        """Open, in this process. Raises before anything is sent, not after."""
         if self._pid != os.getpid() and self._is_open:
             with self._lock:
-                if self._pid != os.getpid():
-                    self._left_behind += [self._portal, self._ledger, self._here, self._background]
+                if self._pid != os.getpid() and self._is_open:
                     self._open()
-                    if self._make_http is not None:
-                        self.begin(self._make_http)
+        if not self._is_open:
+            raise StoreUnavailable("the transport is closed", code="store_closed")
 
-    def begin(self, http: Callable[[], Http]) -> None:
-        """Reconcile now and from time to time, in a thread of its own. ``http`` makes the way to send."""
-        self._make_http = http
-        every_s = self.settings.reconcile_every_s
-        if every_s is None:
-            return
-
-        def visit() -> None:
-            while True:
-                try:
-                    self.reconcile(http())
-                except Exception as error:  # noqa: BLE001 - a visit that fails is made again.
-                    log.warning("calls could not be reconciled: %s", error)
-                if self._stopping.wait(every_s):
-                    return
-
-        self._background = threading.Thread(target=visit, name="twophp-reconciler", daemon=True)
-        self._background.start()
+    def _visit(self) -> None:
+        try:
+            self.reconcile()
+        except Exception as error:  # noqa: BLE001 - a visit that fails is made again.
+            if not self._stopping.is_set():
+                log.warning("calls could not be reconciled: %s", error)
 
     def call(self, asked: Asked, http: Http) -> Outcome:
         """Make one call."""
-        self._after_fork()
-        if not self._is_open:  # Before anything is sent, not after.
-            raise StoreUnavailable("the transport is closed", code="store_closed")
+        self._ready()
         return self._drive(calling(asked, self._around), http)
 
-    def reconcile(self, http: Http, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
+    def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
         """Attend to every call that nobody drives."""
-        self._after_fork()
+        self._ready()
         tally = Tally(progress, limit)
         around = asking_once(self._around)
-        self._flush()  # What is only on its way is not open.
+        self._handles.flush()  # What is only on its way is not open.
         while ids := tally.fresh(self._portal.run(self._ledger.due(PAGE))):
+            http = self._make_http()
             for id_ in ids:
                 if self._stopping.is_set():
                     return tally.result()
@@ -194,25 +164,17 @@ class Machinery:
         return tally.result()
 
     def close(self) -> None:
-        """Stop reconciling and let go of the ledger. Closing twice is closing once."""
-        if self._pid != os.getpid():
+        """Stop reconciling and give the ledger back. Closing twice is closing once."""
+        if self._pid not in (0, os.getpid()):  # A parent's, in a child that has not used it.
+            self._is_open = False
             return
         self._stopping.set()
-        if self._background is not None:
-            self._background.join()
+        if self._pid and self._visitor is not None:
+            self._handles.visits.leave(self._visitor)
         with self._lock:
             was_open, self._is_open = self._is_open, False
-        if was_open:
-            atexit.unregister(self._flush)
-            if self._here is not None:
-                self._here.close()
-            self._portal.run(self._ledger.close())
-            self._portal.close()
-
-    def _flush(self) -> None:
-        """Write what was told behind an answer; also when a process ends without closing."""
-        if self._here is not None and self._is_open and self._pid == os.getpid():
-            self._here.flush()
+        if was_open and self._pid:
+            give_back(self._handles)
 
     def _drive(self, steps: Generator[Effect, Any, T], http: Http) -> T:
         trail = _Trail()
@@ -276,6 +238,7 @@ class AsyncMachinery:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._known = Known()
+        self._shared: LoopLedger | None = None
         self._ledger: Ledger | None = None
         self._around: Around | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -293,7 +256,7 @@ class AsyncMachinery:
                     raise StoreUnavailable("the transport is closed", code="store_closed")
                 if self._ledger is None:
                     self._loop = _running_loop()
-                    ledger = await Ledger.open(self.settings)
+                    self._shared, ledger = await take_share_on_loop(self.settings)
                     self._around = Around(
                         settings=self.settings, known=self._known, owner=ledger.owner, secret=ledger.secret
                     )
@@ -339,9 +302,10 @@ class AsyncMachinery:
             if background is not None:
                 background.cancel()
                 await asyncio.wait([background])
-            ledger, self._ledger = self._ledger, None
-            if ledger is not None:
-                await ledger.close()
+            self._ledger = None
+            shared, self._shared = self._shared, None
+            if shared is not None:
+                await give_back_on_loop(shared)
 
     async def _drive(self, steps: Generator[Effect, Any, T], http: AsyncHttp, ledger: Ledger) -> T:
         trail = _Trail()

@@ -65,6 +65,15 @@ class Ledger:
             await self._shipper.close()
         await self.store.close()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still renews leases: not once it was closed, nor once its loop has cancelled its tasks."""
+        return not self._heart.done()
+
+    async def flush(self) -> None:
+        """Whatever was recorded behind an answer is written, or was said to have failed."""
+        await self._behind.flush()
+
     def _write_as(self, writer: Writer) -> None:
         self._writer = writer
 

@@ -25,6 +25,7 @@ from twophp.client.ledger import Ledger
 from twophp.client.notebook import STAND_IN_TTL_MS
 from twophp.client.outgoing import callback_token
 from twophp.client.settings import Options, settings_of
+from twophp.client.sharing import LoopLedger, give_back_on_loop, take_share_on_loop
 from twophp.core.call import Evidence, evidence_of
 from twophp.core.call_machine import UNKNOWN, Decision, Told
 from twophp.core.errors import Refused, StoreError, WireError
@@ -54,6 +55,7 @@ class CallbackReceiver:
     ) -> None:
         self._secrets = [read_secret(text) for text in webhook_secrets]
         self._settings = settings_of(ledger, source, options)
+        self._shared: LoopLedger | None = None
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
 
@@ -65,10 +67,11 @@ class CallbackReceiver:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the ledger."""
-        ledger, self._ledger = self._ledger, None
-        if ledger is not None:
-            await ledger.close()
+        """Give the ledger back."""
+        self._ledger = None
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            await give_back_on_loop(shared)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; a mounted application gets nothing else."""
@@ -128,7 +131,7 @@ class CallbackReceiver:
         if self._ledger is None:
             async with self._opening:
                 if self._ledger is None:
-                    self._ledger = await Ledger.open(self._settings)
+                    self._shared, self._ledger = await take_share_on_loop(self._settings)
         return self._ledger
 
 

@@ -49,8 +49,7 @@ class TwoPhaseAdapter(HTTPAdapter):
     def __init__(self, *, ledger: str | None = None, source: str | None = None, **options: Unpack[Options]) -> None:
         super().__init__()
         self._pid = os.getpid()
-        self._machinery = Machinery(settings_of(ledger, source, options))
-        self._machinery.begin(lambda: _Blocking(self, requests.Request("GET", "https://localhost").prepare(), {}))
+        self._machinery = Machinery(settings_of(ledger, source, options), self._own)
 
     def send(self, request: Any, *args: Any, **how: Any) -> Any:
         """See requests: one request, one response. Raises PhaseError where the protocol came to no answer."""
@@ -71,13 +70,16 @@ class TwoPhaseAdapter(HTTPAdapter):
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
         """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
-        http = _Blocking(self, requests.Request("GET", "https://localhost").prepare(), {})
-        return self._machinery.reconcile(http, limit=limit, progress=progress)
+        return self._machinery.reconcile(limit=limit, progress=progress)
 
     def close(self) -> None:
         """Stop reconciling, let go of the ledger and of the connections."""
         self._machinery.close()
         super().close()
+
+    def _own(self) -> _Blocking:
+        """The way to send what no caller asked for."""
+        return _Blocking(self, requests.Request("GET", "https://localhost").prepare(), {})
 
 
 def _is_ours(request: Any) -> bool:

@@ -38,8 +38,7 @@ class TwoPhaseTransport(SyncBase):
     ) -> None:
         self._given = transport
         self._inner: dict[tuple[int, Any], Any] = {}
-        self._machinery = Machinery(settings_of(ledger, source, options))
-        self._machinery.begin(self._own)
+        self._machinery = Machinery(settings_of(ledger, source, options), self._own)
 
     def handle_request(self, request: Any) -> Any:
         """See httpx: one request, one response. Raises PhaseError where the protocol came to no answer."""
@@ -55,7 +54,7 @@ class TwoPhaseTransport(SyncBase):
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
         """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
-        return self._machinery.reconcile(self._own(), limit=limit, progress=progress)
+        return self._machinery.reconcile(limit=limit, progress=progress)
 
     def close(self) -> None:
         """Stop reconciling, let go of the ledger and of the connections."""
