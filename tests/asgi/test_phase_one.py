@@ -202,7 +202,7 @@ async def test_a_path_that_is_not_enrolled_is_the_applications_alone() -> None:
     [
         {CLIENT: "no spaces"},
         {CLIENT: ""},
-        {CLIENT: "x" * 129},
+        {CLIENT: "x" * 256},
         {CLIENT: "one, two"},
         {"DTT-2PHP-Auto-Confirm": "true", "DTT-2PHP-Callback": "http://plain.example/"},
         {"DTT-2PHP-Auto-Confirm": "true", "DTT-2PHP-Callback": ""},
@@ -266,7 +266,7 @@ async def test_checks_come_before_the_first_byte_of_the_body() -> None:
         bad: list[tuple[int, dict[str, str], str]] = [
             (403, good, "http"),
             (401, {**good, "x-user": ""}, "https"),
-            (400, {**good, CLIENT: "?"}, "https"),
+            (400, {**good, CLIENT: "no spaces"}, "https"),
             (413, {**good, "content-length": "101"}, "https"),
             (413, {**good, "content-length": "9" * 5_000}, "https"),
         ]

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -451,3 +452,27 @@ def test_a_feed_ends_when_the_database_is_away_and_whoever_watches_comes_back(
     with httpx.stream("GET", here.url + "/v1/events", headers=headers, timeout=PATIENCE_S) as feed:
         assert list(feed.iter_lines()) == [": here", ""], "and not cut off in the middle of a word"
     assert here.state.watchers == 0
+
+
+STRANGE = ["{6F9619FF-8B86-D011-B42D-00CF4FC964FF}", "a/b+c==", "../x", "".join(map(chr, range(0x21, 0x7F))), "x" * 255]
+
+
+@pytest.mark.req("P-13.1-a", "A-13")
+@pytest.mark.parametrize("strange", STRANGE)
+def test_ids_of_any_visible_characters_are_taken_and_found(
+    here: Central, orders: tuple[str, str], strange: str
+) -> None:
+    secret, writer = orders
+    ids: dict[str, Any] = {
+        "client_correlation_id": strange,
+        "server_correlation_id": strange,
+        "parent_reference_id": strange,
+    }
+    assert outcomes(here.push(secret, [row("strange", writer, **ids)])) == ["stored"]
+    found = here.get("/v1/entries", correlation_id=strange)["rows"]
+    assert [one["client_correlation_id"] for one in found] == [strange]
+    named = quote(strange, safe="")
+    assert here.get(f"/v1/trees/{named}")["calls"][0]["client_correlation_id"] == strange
+    assert here.get(f"/v1/intents/{named}/{named}")["call"]["server_correlation_id"] == strange
+    for page in (f"/tree?id={named}", f"/intent?client={named}&server={named}"):
+        assert here.ask("GET", page).status_code == 200

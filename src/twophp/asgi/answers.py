@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from hmac import compare_digest
 from typing import Final, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -128,7 +128,7 @@ def wire_status(status: int, *, passthrough: bool = False) -> int:
 
 def accepted(intent: Intent, resource_id: str, root_path: str) -> Answer:
     """Still running (draft §5.3.3): a provisional id, and where to look (A-04)."""
-    location = f"{quote(root_path, safe=PATH_SAFE)}{STATUS_PATH}{intent.server_correlation_id}"
+    location = f"{quote(root_path, safe=PATH_SAFE)}{STATUS_PATH}{quote(intent.server_correlation_id, safe='')}"
     headers = emit.accepted_answer(resource_id=resource_id, location=location, retry_after_s=RETRY_AFTER_S)
     return Answer(ACCEPTED, headers)
 
@@ -156,7 +156,7 @@ def status_read(intent: Intent, settled: Settled | None, root_path: str, now: In
 def is_about(intent: Intent, path: str) -> bool:
     """Whether a status read at ``path`` asks for this intent: our own address names it, the application's does not."""
     prefix, found, named = path.partition(STATUS_PATH)
-    return bool(prefix) or not found or compare_digest(named.encode(), intent.server_correlation_id.encode())
+    return bool(prefix) or not found or compare_digest(unquote(named).encode(), intent.server_correlation_id.encode())
 
 
 def has_outcome(intent: Intent) -> bool:

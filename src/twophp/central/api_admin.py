@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Annotated, Final, TypeAlias
+from urllib.parse import unquote
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,7 +34,9 @@ from twophp.core.policy import DAY_MS
 
 router: Final = APIRouter(tags=["operations"])
 
-IdInPath: TypeAlias = Annotated[str, Path(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._~:-]+$")]
+Key: TypeAlias = tuple[str, str]
+"""A call: both of its ids."""
+IdInPath: TypeAlias = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[!-~]+$")]  # A-13
 
 
 @router.post(
@@ -49,16 +52,24 @@ async def pull(request: Request, central: CentralPart, _principal: Operator, ser
     raise ApiProblem("not_found", "no service has this id")
 
 
-@router.get("/v1/intents/{client_correlation_id}/{server_correlation_id}", **describe(IntentDocument, 404))
-async def intent(
-    central: CentralPart, _principal: Operator, client_correlation_id: IdInPath, server_correlation_id: IdInPath
-) -> Response:
+def pair_in_path(
+    request: Request,
+    client_correlation_id: IdInPath,  # noqa: ARG001 - These two describe and bound the path.
+    server_correlation_id: IdInPath,  # noqa: ARG001
+) -> Key:
+    """Both ids. They are read from the raw path: an id may hold a slash, which a client sends as %2F (A-13)."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    _, client_id, server_id = raw.decode("latin-1").partition("?")[0].rsplit("/", 2)
+    return unquote(client_id), unquote(server_id)
+
+
+@router.get("/v1/intents/{client_correlation_id:path}/{server_correlation_id:path}", **describe(IntentDocument, 404))
+async def intent(central: CentralPart, _principal: Operator, key: Annotated[Key, Depends(pair_in_path)]) -> Response:
     """One call with all that the services on both sides tell about it now: journal, attempts, lease, obligations.
 
     They are asked with the management credential, as for a pull, and nothing is kept here. A service that cannot be
     asked is told as such.
     """
-    key = client_correlation_id, server_correlation_id
     found = await central.questions.pair(key)
     if not found.pairs:
         raise ApiProblem("not_found", "no row of this call is here")

@@ -181,7 +181,7 @@ class ServicesDocument(msgspec.Struct, kw_only=True):
 class PullRequestDocument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to pull: everything that was not sent yet, or every row with one id."""
 
-    correlation_id: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._~:-]+\Z")] | None = None
+    correlation_id: Annotated[str, Meta(min_length=1, max_length=255, pattern=r"\A[!-~]+\Z")] | None = None
 
 
 class SlaDocument(msgspec.Struct, kw_only=True):

@@ -43,7 +43,7 @@ DATE_TIME: Final = {"format": "date-time"}
 
 router: Final = APIRouter(tags=["questions"])
 
-IdText: TypeAlias = Annotated[str, Query(min_length=1, max_length=128)]
+IdText: TypeAlias = Annotated[str, Query(min_length=1, max_length=255)]
 NameText: TypeAlias = Annotated[str, Query(min_length=1, max_length=256)]
 EndpointText: TypeAlias = Annotated[str, Query(min_length=1, max_length=4096)]
 InstantParameter: TypeAlias = Annotated[str | None, Query(max_length=40, json_schema_extra=DATE_TIME)]
@@ -103,11 +103,11 @@ async def entries(
     return page_answer(await central.store.entries(which, cursor=cursor, limit=limit))
 
 
-@router.get("/v1/trees/{client_correlation_id}", **describe(TreeDocument, 404))
+@router.get("/v1/trees/{client_correlation_id:path}", **describe(TreeDocument, 404))
 async def tree(
     central: CentralPart,
     _principal: Reader,
-    client_correlation_id: Annotated[str, Path(min_length=1, max_length=128)],
+    client_correlation_id: Annotated[str, Path(min_length=1, max_length=255)],
 ) -> Response:
     """The call tree that this id is in: up to its root, then everything below. Either id of any member will do."""
     found = await central.questions.tree(_plain(client_correlation_id))

@@ -24,7 +24,7 @@ from twophp.core.entry import CLIENT_PHASES, LedgerEntry, broken_rules, outcome_
 from twophp.core.intent import Phase
 from twophp.core.records import Instant
 
-ID_CHARS: Final = 128  # A-13
+ID_CHARS: Final = 255  # A-13
 TEXT_CHARS: Final = 4_096
 """So many characters may all other texts of a row have together."""
 PIECE: Final = 256
@@ -231,7 +231,7 @@ def _unfit(entry: LedgerEntry) -> list[str]:
     if not entry.parent_reference_id:
         return ["a row names its parent (draft §9.8)"]
     if max(map(len, ids)) > ID_CHARS or len(text) > ID_CHARS * len(ids) + TEXT_CHARS:
-        return ["an id has at most 128 characters, and the texts of a row are short"]
+        return [f"an id has at most {ID_CHARS} characters, and the texts of a row are short"]
     if min(numbers) < 0 or max(numbers) >= MOST:
         return ["times and counts are from 0 to 2**53"]
     if "\0" in text or not _is_unicode(text):

@@ -35,7 +35,7 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             value: object = getattr(self, name)
             is_id = isinstance(value, str) and grammar.read_id(value.encode("utf-8", "replace")) is not None
             if value is not None and not is_id:
-                raise ConfigError(f"{name} must be 1 to 128 characters of A-Z a-z 0-9 . _ ~ : -", code="bad_option")
+                raise ConfigError(f"{name} must be 1 to 255 visible ASCII characters", code="bad_option")
         for name, least in (("requested_ttl_ms", 1), ("resubmit", 0)):
             number: object = getattr(self, name)
             if number is not None and not (type(number) is int and least <= number <= MAX_REQUESTED_TTL_MS):

@@ -13,8 +13,9 @@ decided in this order; the first match answers:
     otherwise                                              PhaseOne    draft §5.2.1; standard, callback or transparent
 
 Repeats are judged the way intermediaries treat them: a field sent twice and the same two values joined by a comma are
-one and the same thing (RFC 9110 §5.3), so joining lines never changes an answer. No value of a request field needs a
-comma; inside a callback URL it has to be written %2C.
+one and the same thing (RFC 9110 §5.3). No value of a request field needs a comma; inside a callback URL it has to be
+written %2C. Only the two ids are opaque and may hold one (A-13). An id never holds white space, so a comma beside white
+space separates values. A comma without it belongs to the id, unless all parts are the same: that is a repeat.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ _READS: Final = frozenset({"GET", "HEAD"})
 _NAMES: Final = frozenset(fields.BY_KEY)
 # A-11: for a flag ``TRUE`` and ``true`` are the same value, so sending both is no contradiction.
 _FLAGS: Final = frozenset({_ENABLED, _AUTO_CONFIRM})
+_IDS: Final = frozenset({_CLIENT_ID, _SERVER_ID})
 # Free text, sent by servers only: its commas are its own.
 _TEXTS: Final = frozenset({fields.RESOURCE_ID.key, fields.MESSAGE.key})
 
@@ -268,12 +270,19 @@ def _collect(headers: RawHeaders) -> tuple[dict[bytes, bytes], list[bytes]]:
             value = value.lower()  # Whoever asks for a flag compares it with ``TRUE``.
         if _COMMA in value and name not in _TEXTS:
             first, *others = [part.strip(OWS) for part in value.split(b",")]
-            if others.count(first) != len(others):
+            if others.count(first) == len(others):
+                value = first
+            elif name not in _IDS or _separates(value):
                 conflicts.append(name)
-            value = first
+                value = first
         if values.setdefault(name, value) != value:
             conflicts.append(name)
     return values, conflicts
+
+
+def _separates(value: bytes) -> bool:
+    """Whether one of its commas stands beside white space."""
+    return b", " in value or b",\t" in value or b" ," in value or b"\t," in value
 
 
 def parse_response(headers: RawHeaders) -> TwoPhaseAnswer | None:

@@ -29,10 +29,10 @@ def _text(characters: str, least: int, most: int) -> Meta:
     return Meta(min_length=least, max_length=most, pattern=rf"\A{characters}{'+' if least else '*'}\Z")
 
 
-_ID: Final = "[A-Za-z0-9._~:-]"
+_ID: Final = "[!-~]"  # ids are opaque
 _PRINTED: Final = r"[^\x00-\x1f\x7f]"
 
-Id: TypeAlias = Annotated[str, _text(_ID, 1, 128)]
+Id: TypeAlias = Annotated[str, _text(_ID, 1, 255)]
 Name: TypeAlias = Annotated[str, _text(_PRINTED, 1, 256)]
 EndpointName: TypeAlias = Annotated[str, _text(_PRINTED, 1, 4096)]
 Reference: TypeAlias = Annotated[str, _text(_PRINTED, 0, 1024)]
