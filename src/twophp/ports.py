@@ -24,6 +24,14 @@ from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 Part: TypeAlias = Literal["payload", "response"]
 """What a record may keep in sealed form beside itself."""
 
+Admission: TypeAlias = Literal["accepted", "new", "background"]
+"""How a change is let into a store's queue (A-108).
+
+``accepted``: work that was let in depends on it, so it goes first and has room of its own. ``new``: refused with
+StoreOverloaded while the queue is full. ``background``: no request waits for it, so it takes a tenth of the store at
+most while requests do. A store without a queue makes no difference between them.
+"""
+
 T = TypeVar("T")
 
 
@@ -129,9 +137,10 @@ class Store(Protocol):
         """The store's time, for stamping what arrives: the clock, but never before what was written last (A-29)."""
         ...
 
-    def transact(self, keys: Sequence[Key], decide: Decide) -> Awaitable[Any]:
+    def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Awaitable[Any]:
         """Read ``keys``, decide, write, flush; return the change's ``answer``. All or nothing.
 
+        Changes of one admission are made in the order in which they came.
         Raises StoreUnavailable when nothing was written and CommitUnknown when nobody can tell. What ``decide``
         raises comes back to this caller alone.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,10 +28,11 @@ from tests.asgi.driver import (
 )
 from twophp import Policy
 from twophp.asgi.messages import Message, Receive, Scope, Send
+from twophp.asgi.server import INDETERMINATE
 from twophp.core.errors import StoreUnavailable
-from twophp.core.records import Key
+from twophp.core.phase import Settle
+from twophp.engine.exchange import encode
 from twophp.engine.requests import Head
-from twophp.ports import Decide
 from twophp.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -192,16 +192,16 @@ async def failing_from(service: Service, monkeypatch: pytest.MonkeyPatch, writes
     """From the given number of writes on, the store is away."""
     transact, count = MemoryStore.transact, 0
 
-    async def away(self: MemoryStore, keys: Sequence[Key], decide: Decide) -> Any:
+    async def away(self: MemoryStore, *args: Any) -> Any:
         nonlocal count
         count += 1
         if count > writes:
             raise StoreUnavailable("the disk is gone")
-        return await transact(self, keys, decide)
+        return await transact(self, *args)
 
     await service.rows()
     monkeypatch.setattr(MemoryStore, "transact", away)
-    monkeypatch.setattr("twophp.engine.execution.FIRST_LOOK_S", 0)
+    monkeypatch.setattr("twophp.engine.execution.SHORT_PATIENCE_S", 0)
 
 
 @pytest.mark.req("A-37")
@@ -248,20 +248,37 @@ async def test_without_a_store_nothing_is_registered_and_nothing_runs(monkeypatc
 
 
 @pytest.mark.req("A-108")
-async def test_an_outcome_that_cannot_be_written_is_500_and_left_to_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving() as service:
+async def test_an_outcome_that_cannot_be_written_is_500_for_now_and_true_as_soon_as_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(replay_wait_ms=0) as service:
         registered = await service.register()
         await failing_from(service, monkeypatch, 1)
         reply = await service.confirm(registered)
         assert (reply.status, reply.get(STATE), service.orders.runs) == (500, "PROCESSING", 1)
         monkeypatch.undo()
-        assert await service.phase(registered.get(SERVER)) == "PROCESSING"
-        service.clock.now += 30_001
-        await service.server.sweep()
+        await service.server.executions.drain(30)
         again = await service.confirm(registered)
-        assert (again.status, again.get(STATE)) == (500, "FAILED")
+        assert (again.status, again.get(STATE), service.orders.runs) == (200, "COMMITTED", 1)
+
+
+@pytest.mark.req("A-108", "A-34")
+async def test_an_outcome_is_tried_no_longer_once_another_has_the_intent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(replay_wait_ms=0) as service:
+        registered = await service.register()
+        await failing_from(service, monkeypatch, 1)
+        monkeypatch.setattr("twophp.engine.execution.FIRST_LOOK_S", 0.2)  # The other one comes before the next try.
+        assert (await service.confirm(registered)).status == 500
+        monkeypatch.undo()
+        server, service.clock.now = service.server, service.clock.now + 30_001
+        (taken,) = await server.intents.sweep(server.policy_of, "another", before=service.clock.now + 1)
+        assert taken.intent is not None
+        failed = Settle(fence=taken.intent.fence, succeeded=False, status=INDETERMINATE.status)
+        await server.intents.settle(taken.intent, failed, encode(INDETERMINATE), server.policy_of)
+        assert await server.executions.drain(30) == 0
+        again = await service.confirm(registered)
+        assert (again.status, again.get(STATE), service.orders.runs) == (500, "FAILED", 1)
         assert again.get("DTT-2PHP-Message") == "Outcome indeterminate."
-        assert service.orders.runs == 1
 
 
 @pytest.mark.req("P-5.1-b", "P-1-b", "P-11-b")

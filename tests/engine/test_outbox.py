@@ -6,7 +6,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from twophp.core import job as jobs
 from twophp.core.errors import ConfigError, DeliveryFailed, EgressRefused, StoreUnavailable, Tampered
 from twophp.core.identity import seal_context
 from twophp.core.job import DEFAULT_TRIES, JOB, State, by_job_id
-from twophp.core.records import Key
 from twophp.engine.callbacks import Call, callback_letter
 from twophp.engine.outbox import Delivery, Outbox, code_of, spread
-from twophp.ports import Change, Decide, Find, Put
+from twophp.ports import Change, Find, Put
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite import SQLiteStore, rotate
 from twophp.stores.testing.scene import T0, HandClock
@@ -85,8 +83,8 @@ async def test_nothing_is_written_or_read_between_the_commit_and_the_attempt() -
     calls: list[str] = []
 
     class Watched(MemoryStore):
-        async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
-            answer = await super().transact(keys, decide)
+        async def transact(self, *args: Any) -> Any:
+            answer = await super().transact(*args)
             calls.append("commit")
             return answer
 
@@ -251,10 +249,10 @@ async def test_an_end_that_cannot_be_noted_is_an_attempt_that_is_made_again() ->
     class Failing(MemoryStore):
         fails = False
 
-        async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
+        async def transact(self, *args: Any) -> Any:
             if self.fails:
                 raise StoreUnavailable("not now")
-            return await super().transact(keys, decide)
+            return await super().transact(*args)
 
     clock = HandClock()
     desk = Desk(receiver := Receiver(), store := Failing(clock=clock), clock)

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 
 from tests.stores.orders import T0, HandClock, everything_opens, orders, payload_of, raw, response_of
 from twophp.core.errors import ConfigError
-from twophp.core.records import Key
-from twophp.ports import Decide
 from twophp.stores.keys import RETIRE_GRACE_MS, begin_rotation
 from twophp.stores.ring_file import RingFile
 from twophp.stores.sqlite import SQLiteStore, rotate
@@ -146,12 +143,12 @@ def test_a_service_that_keeps_sealing_with_the_old_key_is_told_of(database: Path
         async with orders(database, vault=lagging) as service, SQLiteStore(str(database), clock=HandClock()) as store:
             real, number = store.transact, iter(range(100, 1000))
 
-            async def transact(keys: Sequence[Key], decide: Decide) -> Any:
-                answer = await real(keys, decide)
+            async def transact(*args: Any) -> Any:
+                answer = await real(*args)
                 await service.register(next(number))
                 return answer
 
-            store.transact = transact  # type: ignore[method-assign]
+            store.transact = transact  # type: ignore[method-assign, assignment]
             return await rotate.rotate(store, ring_of(database))
 
     done = asyncio.run(scenario())
@@ -167,15 +164,15 @@ def test_a_part_that_changes_under_the_rotation_is_not_overwritten(database: Pat
             sealed = service.vault.seal(b"newer", context=b"anywhere")
             real, pages = store.transact, 0
 
-            async def transact(keys: Sequence[Key], decide: Decide) -> Any:
+            async def transact(*args: Any) -> Any:
                 nonlocal pages
                 pages += 1
                 if pages == 1:  # Between reading and writing: one part is replaced, one is destroyed.
                     raw(database, "UPDATE seal SET sealed = ? WHERE record = 1 AND part = 'payload'", sealed)
                     raw(database, "DELETE FROM seal WHERE record = 1 AND part = 'response'")
-                return await real(keys, decide)
+                return await real(*args)
 
-            store.transact = transact  # type: ignore[method-assign]
+            store.transact = transact  # type: ignore[method-assign, assignment]
             await rotate.rotate(store, ring_of(database))
 
         assert raw(database, "SELECT part, sealed FROM seal WHERE record = 1") == [("payload", sealed)]

@@ -423,7 +423,7 @@ class Handshake:
         """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""
         execution = self._begin(intent, scope)
         try:
-            settled = await execution.outcome()
+            settled = await execution.outcome("usual")
         except StoreError as error:
             raise _not_settled() from error
         if intent.mode is _TRANSPARENT and execution.raised is not None:
@@ -434,7 +434,7 @@ class Handshake:
         """A plain request, recorded. If its outcome cannot be, that is our trouble and not the caller's (A-37)."""
         execution = self._begin(intent, scope)
         try:
-            settled: Settled | None = await execution.outcome()
+            settled: Settled | None = await execution.outcome("short")
         except StoreError as error:
             if execution.said is None and execution.raised is None:
                 raise NotRegistered from error  # Not even begun: the application can still have it.

@@ -125,6 +125,7 @@ class Server:
             mint=mint,
             takes_statements=store.takes_statements,
             max_result_bytes=settings.max_result_bytes,
+            replay_wait_ms=settings.replay_wait_ms,
             obligations=self.obligations,
         )
         self.requests = UnderWay()

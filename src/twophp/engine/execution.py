@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMap
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -51,7 +51,9 @@ from twophp.ports import MintId, Statement
 
 log: Final = logging.getLogger("twophp.execution")
 
-SETTLE_TRIES: Final = 5
+SHORT_PATIENCE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 1.0
+RENEWED_TOGETHER: Final = 512  # As many as a store writes in one batch: the next ones wait until these are durable.
 RECENT_BYTES: Final = 16 * 1024 * 1024
 OVERHEAD_BYTES: Final = 1_024  # What a small entry costs beside its body.
 FIRST_LOOK_S: Final = 0.005
@@ -59,6 +61,7 @@ LONGEST_LOOK_S: Final = 0.25
 
 FAILURE_STATUS: Final = 400  # A-08: below it the handler succeeded.
 AWAY: Final = (StoreUnavailable, CommitUnknown, StorePoisoned)  # It may be back at the next try.
+CLOSED: Final = "store_closed"  # It will not be back.
 _DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
 
 
@@ -78,6 +81,10 @@ class Settled(msgspec.Struct, gc=False):
     wording: Any = None  # What an edge makes of it, kept here so that every replay is spared the making.
 
 
+Patience: TypeAlias = Literal["endless", "usual", "short"]
+"""How long somebody waits for an outcome that is known and cannot be made durable yet (A-108)."""
+
+
 class Execution:
     """One intent being executed. Whoever wants to know how it ends waits here, and may leave at any time."""
 
@@ -92,22 +99,29 @@ class Execution:
     def __init__(self, intent: Intent, running: RunningIntent) -> None:
         self.intent = intent
         self.running = running
-        self._waiting: set[asyncio.Future[Settled]] = set()
+        self._waiting: dict[asyncio.Future[Settled], Patience] = {}
 
-    def outcome(self) -> asyncio.Future[Settled]:
-        """The outcome, once it is durable, or what kept it from becoming so.
+    def outcome(self, patience: Patience = "endless") -> asyncio.Future[Settled]:
+        """The outcome, once it is durable, or what keeps it from becoming so for longer than one is patient.
 
         A future of the caller's own: to cancel it ends the waiting and not the work (A-107).
         """
         outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-        self._waiting.add(outcome)
+        self._waiting[outcome] = patience
         if self._settled is not None or self._error is not None:
             self._tell()
         return outcome
 
     def forget(self, outcome: asyncio.Future[Settled]) -> None:
         """Nobody waits for this one any more. A handler may run for long, and be asked about all the time."""
-        self._waiting.discard(outcome)
+        self._waiting.pop(outcome, None)
+
+    def late(self, error: StoreError, patience: Patience) -> None:
+        """The outcome is not durable yet: whoever is no more patient than this is told so."""
+        for outcome in [waiting for waiting, its in self._waiting.items() if its == patience]:
+            del self._waiting[outcome]
+            if not outcome.done():
+                outcome.set_exception(type(error)(str(error), code=error.code))
 
     def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
         """Tell everybody."""
@@ -146,8 +160,10 @@ class Executions:
         mint: MintId,
         takes_statements: bool,
         max_result_bytes: int,
+        replay_wait_ms: int | None = None,
         obligations: Obligations | None = None,
     ) -> None:
+        self._replay_wait_ms = replay_wait_ms
         self._intents = intents
         self._policy_of = policy_of
         self._name_resource = name_resource
@@ -207,9 +223,19 @@ class Executions:
             return None
 
     async def renew(self) -> None:
-        """Extend the lease of everything that still runs here."""
+        """Extend the lease of everything that still runs here, a bounded number at a time.
+
+        One that cannot be renewed keeps no other from it; the first trouble is raised when all were tried.
+        """
         alive = [*(execution.intent for execution in self._running.values()), *self._asked_about.values()]
-        await asyncio.gather(*(self._intents.renew(intent, self._policy_of) for intent in alive))
+        failed: list[BaseException] = []
+        for start in range(0, len(alive), RENEWED_TOGETHER):
+            some = alive[start : start + RENEWED_TOGETHER]
+            renewals = (self._intents.renew(intent, self._policy_of) for intent in some)
+            told = await asyncio.gather(*renewals, return_exceptions=True)
+            failed += [error for error in told if isinstance(error, BaseException)]
+        if failed:
+            raise failed[0]
 
     @contextmanager
     def kept_alive(self, intent: Intent) -> Iterator[None]:
@@ -287,7 +313,7 @@ class Executions:
             if not execution.is_settling:
                 # Whoever took it over and cannot even begin does not know what the one before has done (A-34).
                 unsaid = self._failed if request is not None or intent.fence == FIRST_FENCE else self._indeterminate
-                self._end(execution, await self._settle(intent, work, execution.said or unsaid))
+                self._end(execution, await self._settle(execution, work, execution.said or unsaid))
         except BaseException as error:
             if not execution.is_settling:
                 self._end(execution, None, error)
@@ -316,7 +342,7 @@ class Executions:
     async def _settled_beside(self, execution: Execution, work: Work) -> None:
         assert execution.said is not None
         try:
-            self._end(execution, await self._settle(work.intent, work, execution.said))
+            self._end(execution, await self._settle(execution, work, execution.said))
         except BaseException as error:  # Whoever waits hears of it, whatever it is.
             self._end(execution, None, error)
             if not isinstance(error, Exception):
@@ -340,14 +366,15 @@ class Executions:
             return None
         return None if payload is None else decode_request(payload)
 
-    async def _settle(self, intent: Intent, work: Work, response: StoredResponse) -> Settled:
+    async def _settle(self, execution: Execution, work: Work, response: StoredResponse) -> Settled:
+        intent = work.intent
         bound = work.running.close()
         held = () if bound is None else await bound.close()
         try:
             if work.running.is_broken and response.status < FAILURE_STATUS:
                 log.warning("the business rows of %s were given up after its answer", intent.service_endpoint)
                 response = self._failed
-            return await self._write(intent, work, response, held)
+            return await self._write(execution, work, response, held)
         except AWAY:
             raise
         except StoreError as error:
@@ -356,19 +383,19 @@ class Executions:
             # The business rows were refused, and with them the commit: nothing happened, and that is the outcome.
             log.warning("the business statements of %s were refused: %s", intent.service_endpoint, error)
             work.running.statements.clear()
-            return await self._write(intent, work, self._failed, held)
+            return await self._write(execution, work, self._failed, held)
         except ObligationError as error:  # It came too late for one of them, or somebody has rolled it back: as above.
             log.warning("an obligation of %s cannot be committed: %s", intent.service_endpoint, error)
-            return await self._write(intent, work, self._failed, held)
+            return await self._write(execution, work, self._failed, held)
         except TwoPHPError:
             raise
         except Exception:
             # Something the handler said cannot be written, and never will be: recovery would only meet it again.
             log.exception("the outcome of %s cannot be written", intent.service_endpoint, extra=ids_of(intent))
-            return await self._write(intent, work, self._failed, held)
+            return await self._write(execution, work, self._failed, held)
 
-    async def _write(self, intent: Intent, work: Work, response: StoredResponse, held: Held) -> Settled:
-        succeeded = response.status < FAILURE_STATUS
+    async def _write(self, execution: Execution, work: Work, response: StoredResponse, held: Held) -> Settled:
+        intent, succeeded = work.intent, response.status < FAILURE_STATUS
         settle = Settle(
             fence=intent.fence,
             succeeded=succeeded,
@@ -378,14 +405,11 @@ class Executions:
         )
         statements = tuple(work.running.statements) if succeeded else ()
         kept = bounded(storable(response), self._max_result_bytes)
-        policy, sealable = self._policy_of(intent), encode(kept)
-        also = await self._together(held, intent, succeeded=succeeded) if held else None
+        attempt = partial(self._attempt, intent, settle, encode(kept), self._policy_of(intent), statements, held)
         try:
-            decision = await self._intents.settle(intent, settle, sealable, policy, statements=statements, also=also)
+            decision = await attempt()
         except AWAY as error:
-            decision = await self._persistently(error, intent, settle, sealable, policy, statements, also)
-        if also is not None and self._obligations is not None and decision.changed:
-            self._obligations.tell(also.decisions)
+            decision = await self._persistently(error, execution, attempt)
         assert decision.intent is not None
         code = decision.code
         if code in _DECIDED:  # Somebody took over, or it was us, before we stumbled: what is written is true (A-34).
@@ -395,31 +419,53 @@ class Executions:
         remembered = self._remember(Settled(decision.intent, kept))
         return remembered if kept is response else Settled(decision.intent, response)
 
-    async def _together(self, held: Held, intent: Intent, *, succeeded: bool) -> SettlingAll:
-        assert self._obligations is not None
-        return await self._obligations.together(held, intent.server_correlation_id, succeeded=succeeded)
-
-    async def _persistently(
+    async def _attempt(
         self,
-        error: StoreError,
         intent: Intent,
         settle: Settle,
         response: bytes,
         policy: Policy,
         statements: tuple[Statement, ...],
-        also: SettlingAll | None,
+        held: Held,
     ) -> Decision:
-        """A-108: the outcome is written if there is any way to; a store that is away for a moment is no reason."""
-        pause_s = FIRST_LOOK_S
-        for _try in range(SETTLE_TRIES - 1):
+        also = await self._together(held, intent, succeeded=settle.succeeded) if held else None
+        decision = await self._intents.settle(intent, settle, response, policy, statements=statements, also=also)
+        if also is not None and self._obligations is not None and decision.changed:
+            self._obligations.tell(also.decisions)
+        return decision
+
+    async def _together(self, held: Held, intent: Intent, *, succeeded: bool) -> SettlingAll:
+        assert self._obligations is not None
+        return await self._obligations.together(held, intent.server_correlation_id, succeeded=succeeded)
+
+    async def _persistently(
+        self, error: StoreError, execution: Execution, attempt: Callable[[], Coroutine[Any, Any, Decision]]
+    ) -> Decision:
+        """A-108: what has run is not given up. It is tried until it is durable or the fence says that it is another's.
+
+        Whoever waits for the answer is told that it is not durable yet when the patience is over; the trying goes on.
+        Only a store that was closed for good ends it: then the process ends, and recovery finds the intent (A-34).
+        """
+        seconds = asyncio.get_running_loop().time
+        began, pause_s, usual_s = seconds(), FIRST_LOOK_S, self._usual_patience_s(execution.intent)
+        while error.code != CLOSED:
             log.warning("settling will be tried again: %s", error)
+            waited_s = seconds() - began
+            if waited_s >= SHORT_PATIENCE_S:
+                execution.late(error, "short")
+            if waited_s >= usual_s:
+                execution.late(error, "usual")
             await asyncio.sleep(pause_s)
-            pause_s *= 4
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             try:
-                return await self._intents.settle(intent, settle, response, policy, statements=statements, also=also)
+                return await attempt()
             except AWAY as still:
                 error = still
         raise error
+
+    def _usual_patience_s(self, intent: Intent) -> float:
+        wait_ms = self._replay_wait_ms
+        return (self._policy_of(intent).processing_timeout_ms if wait_ms is None else wait_ms) / 1_000
 
 
 def _reference(said: object, intent: Intent) -> str | None:

@@ -26,7 +26,7 @@ from twophp.core.records import Key, Sealed
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.quotas import Meter, NotNamed, names
 from twophp.engine.reopening import transacted
-from twophp.ports import Change, Part, Put, Records, Statement, Store, Vault
+from twophp.ports import Admission, Change, Part, Put, Records, Statement, Store, Vault
 
 log: Final = logging.getLogger("twophp.engine")
 
@@ -72,6 +72,7 @@ class _Wish(msgspec.Struct, frozen=True, gc=False):
     statements: tuple[Statement, ...] = ()
     also: Also | None = None
     refusal: TwoPHPError | None = None  # Raised if there is no intent yet: what is known is told its outcome (T2).
+    admission: Admission = "accepted"
 
     def __call__(self, records: Records) -> Change:
         """Look, decide, and say what becomes durable with it."""
@@ -134,7 +135,9 @@ class Intents:
         context = self._context(command.server_correlation_id, "payload")
         sealed = self._vault.seal(payload, context=context)
         command = self.meter.counted(command, payload)
-        wish = _Wish(self, key, command, policy, {"payload": sealed}, follow, refusal=refusal)
+        # Only new work is refused when too much waits; what was registered is carried to its end (A-108).
+        admission: Admission = "accepted" if again else "new"
+        wish = _Wish(self, key, command, policy, {"payload": sealed}, follow, refusal=refusal, admission=admission)
         return (self._decide_again if again else self._decide)(wish, names(key, command))
 
     def confirm(self, command: Confirm, policy: Policy | PolicyOf, *, again: bool = False) -> Deciding:
@@ -184,7 +187,7 @@ class Intents:
         """Do what time has made due for up to ``limit`` intents, together, and say what was done."""
         keys = await self._store.due(INTENT, before, limit)
         attend = Attend(owner=owner)
-        each = (self._decide(_Wish(self, key, attend, policy_of), (key,)) for key in keys)
+        each = (self._decide(_Wish(self, key, attend, policy_of, admission="background"), (key,)) for key in keys)
         found = await asyncio.gather(*each, return_exceptions=True)
         failed = [error for error in found if isinstance(error, BaseException)]
         if failed and len(failed) == len(found):
@@ -195,7 +198,7 @@ class Intents:
 
     async def _decide(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
         try:
-            decision: Decision = await self._store.transact(keys, wish)
+            decision: Decision = await self._store.transact(keys, wish, wish.admission)
         except NotNamed as missing:  # An intent's principal never changes, so this is the last time.
             return await self._decide(wish, (*keys, missing.key))
         except (CommitUnknown, StorePoisoned) as error:

@@ -31,6 +31,11 @@ def steady_clock() -> Instant:
     return time.monotonic_ns() // 1_000_000
 
 
+def steady_seconds() -> float:
+    """Seconds from some beginning of its own, as fine as the machine has them: for measuring what something took."""
+    return time.monotonic()
+
+
 def pause(seconds: float) -> None:
     """Let another process go on. Blocks: not for the loop of a service."""
     time.sleep(seconds)

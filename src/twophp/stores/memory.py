@@ -40,6 +40,7 @@ from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.core.registrar_records import WrittenOnce
 from twophp.ports import (
     MOST_ROWS,
+    Admission,
     Change,
     Clock,
     Decide,
@@ -114,8 +115,8 @@ class MemoryStore:
         """See ``Store.now``."""
         return max(self._clock(), self._now)
 
-    async def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
-        """See ``Store.transact``."""
+    async def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Any:  # noqa: ARG002
+        """See ``Store.transact``. Nothing waits here, so nothing goes before anything else."""
         return self.transact_at_once(keys, decide)
 
     def transact_at_once(self, keys: Sequence[Key], decide: Decide) -> Any:

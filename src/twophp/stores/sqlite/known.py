@@ -72,14 +72,16 @@ class Known:
         self._old: dict[Key, Slot] = {}
         self._head: Head | None = None
 
-    def refresh(self) -> None:
-        """To be called inside the write transaction: from here on nobody else can write."""
+    def refresh(self) -> bool:
+        """Whether another connection has written. Call it inside the write transaction, in which nobody else can."""
         version = self._connection.execute("PRAGMA data_version").get
         if version != self._version:
             self.forget()
-            self._version = version
-        elif len(self.slots) > GENERATION:
+            is_first, self._version = self._version == -1, version
+            return not is_first
+        if len(self.slots) > GENERATION:
             self._old, self.slots = self.slots, {}
+        return False
 
     def has(self, key: Key) -> bool:
         """Whether the record under ``key`` is in ``slots``; it is brought there from the older generation."""

@@ -14,6 +14,7 @@ from twophp.core.errors import StoreUnavailable
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.ports import (
+    Admission,
     Change,
     Clock,
     Decide,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 
-RESTAMPED_AT_A_TIME: Final = 2_000
+RESTAMPED_AT_A_TIME: Final = 500
 
 
 class SQLiteStore:
@@ -93,9 +94,9 @@ class SQLiteStore:
         """See ``Store.now``."""
         return self._writer.now()
 
-    def transact(self, keys: Sequence[Key], decide: Decide) -> Awaitable[Any]:
+    def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Awaitable[Any]:
         """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
-        return self._writer.transact(keys, decide)
+        return self._writer.transact(keys, decide, admission)
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: a range of an index on ``due_at``."""
@@ -119,7 +120,7 @@ class SQLiteStore:
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
         change = Change(answer=None, synced=(Synced(entries, at),))
-        await self._writer.transact((), lambda _records: change)
+        await self._writer.transact((), lambda _records: change, "accepted")
 
     async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
         """See ``Store.outlived``: a range of an index on the time of arrival."""
@@ -160,7 +161,7 @@ class SQLiteStore:
         (last,) = self._read(sql("last_entry"), ())[0]
         for after in range(0, last, RESTAMPED_AT_A_TIME):
             rows = [(issued, after, after + RESTAMPED_AT_A_TIME)]
-            await self._execute(Statement(sql=sql("restamp_entries"), rows=rows))
+            await self._execute(Statement(sql=sql("restamp_entries"), rows=rows), "background")
         before = self._read(sql("read_meta"), (LEDGER_ID,))
         keep = Statement(sql=sql("replace_meta"), rows=[(LEDGER_ID, issued)])
 
@@ -168,17 +169,22 @@ class SQLiteStore:
             line = restamped_line(before[0][0] if before else "", issued, records.now)
             return Change(answer=None, journal=(line,), statements=(keep,))
 
-        await self._writer.transact((), change)
+        await self._writer.transact((), change, "accepted")
 
     async def reopen(self) -> None:
         """See ``Store.reopen``. Whoever comes while another is at it finds it done. What was closed stays closed."""
         broken = self._writer
         async with self._reopening:
+            self._refuse_if_closed()
             if self._writer is broken:
+                broken.stop("it is being opened anew")  # Whoever comes meanwhile waits here; it was not closed.
                 await self._let_go()
-                if self._is_closed:
-                    raise StoreUnavailable("the store is closed", code="store_closed")
+                self._refuse_if_closed()
                 self._open(must_exist=True)
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed", code="store_closed")
 
     async def close(self) -> None:
         """See ``Store.close``. The last handle to close folds the log into the database."""
@@ -191,10 +197,10 @@ class SQLiteStore:
         for connection in (self._reads, self._questions, self._connection):
             connection.close()
 
-    async def _execute(self, *statements: Statement) -> None:
+    async def _execute(self, statement: Statement, admission: Admission = "accepted") -> None:
         """Bookkeeping that no decision depends on, in the same queue as everything else."""
-        change = Change(answer=None, statements=statements)
-        await self._writer.transact((), lambda _records: change)
+        change = Change(answer=None, statements=(statement,))
+        await self._writer.transact((), lambda _records: change, admission)
 
     def _read(self, statement: str, bindings: tuple[Any, ...]) -> list[Row]:
         try:

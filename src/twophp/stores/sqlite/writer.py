@@ -7,31 +7,34 @@ The SQL runs on the event loop's thread: from a second thread every statement wo
 What waits for the disk or for another process goes to a thread of its own: COMMIT, the checkpoint, and BEGIN when
 somebody else holds the lock. Meanwhile the loop serves on and the next batch gathers. On a quick disk, with nobody else
 waiting, COMMIT stays on the loop: waking a thread and being woken takes longer than the disk.
+
+What goes first and what is refused when too much waits is told in ``queue``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
-from twophp.core.errors import CommitUnknown, StoreError, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
+from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.ports import Load
+from twophp.stores.clock import steady_seconds
 from twophp.stores.sqlite.batch import Batch, Failure, Job, Outcome
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
 from twophp.stores.sqlite.known import Known, read_head
+from twophp.stores.sqlite.queue import Queue
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twophp.core.records import Instant, Key
-    from twophp.ports import Clock, Decide
+    from twophp.ports import Admission, Clock, Decide
 
 log: Final = logging.getLogger("twophp.store")
 
@@ -44,12 +47,22 @@ CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints writ
 class Writer:
     """The only writer of one handle. Several handles, also in several processes, may share a file."""
 
-    def __init__(self, connection: apsw.Connection, clock: Clock, *, capacity: int, batch_limit: int) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        clock: Clock,
+        *,
+        capacity: int,
+        batch_limit: int,
+        seconds: Callable[[], float] = steady_seconds,
+    ) -> None:
+        """``seconds`` measures what the background takes; nobody can set it back."""
         self._connection = connection
         self._clock = clock
-        self._capacity = capacity
+        self._seconds = seconds
         self._batch_limit = batch_limit
-        self._waiting: deque[Job] = deque()
+        self._waiting = Queue(capacity=capacity, batch_limit=batch_limit, seconds=seconds)
+        self._alarm: asyncio.TimerHandle | None = None
         self._drain: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
         self._poison: StorePoisoned | None = None
@@ -61,8 +74,8 @@ class Writer:
         self._latest = read_head(connection).at
         connection.set_wal_hook(self._count_log_pages)
 
-    def transact(self, keys: Sequence[Key], decide: Decide) -> asyncio.Future[Any]:
-        """Queue the wish; whoever awaits it waits until it is durable. At capacity it is refused at once.
+    def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission) -> asyncio.Future[Any]:
+        """Queue the wish; whoever awaits it waits until it is durable. One that finds no room is refused at once.
 
         No coroutine: what is awaited is the future that the flush resolves, without a frame in between.
         """
@@ -70,12 +83,9 @@ class Writer:
             raise _for_a_caller(self._poison)
         if self._closing:
             raise StoreUnavailable("the store is closed", code="store_closed")
-        if len(self._waiting) >= self._capacity:
-            message = f"{self._capacity} changes are waiting for the disk"
-            raise StoreOverloaded(message)
         loop = asyncio.get_running_loop()
         done = loop.create_future()
-        self._waiting.append((keys, decide, done))
+        self._waiting.add((keys, decide, done), admission)
         if self._drain is None or self._drain.done():  # One that was cancelled before it began has cleared nothing.
             self._drain = loop.create_task(self._work())
         return done
@@ -83,30 +93,62 @@ class Writer:
     def load(self) -> Load:
         """See ``Store.load``."""
         return Load(
-            waiting=len(self._waiting), latest_batch=self._latest_batch, batches=self._batches, changes=self._changes
+            waiting=self._waiting.size, latest_batch=self._latest_batch, batches=self._batches, changes=self._changes
         )
 
     def now(self) -> Instant:
         """See ``Store.now``."""
         return max(self._clock(), self._latest)
 
+    def stop(self, why: str) -> None:
+        """From here on this handle writes nothing and says so, until the database was opened anew."""
+        self._poison = self._poison or StorePoisoned(f"the store has stopped: {why}")
+
     async def close(self) -> None:
         """Finish what was accepted, refuse what comes after, stop."""
-        self._closing = True
-        while self._waiting or self._drain is not None:
+        self._closing = self._waiting.is_closing = True
+        while self._waiting.size or self._drain is not None:
             if self._drain is None or self._drain.done():
                 self._drain = asyncio.get_running_loop().create_task(self._work())
             await asyncio.wait([self._drain])
         self._thread.shutdown()
 
     async def _work(self) -> None:
+        waiting = self._waiting
         try:
-            while self._waiting:
-                await self._gather()
-                jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._batch_limit))]
-                await self._write(jobs)
+            while True:
+                if waiting:
+                    await self._gather()
+                    await self._write(waiting.take())
+                    waiting.asked()
+                if bite := waiting.take_bite():
+                    await self._bite(bite)
+                elif not waiting:
+                    break
         finally:
             self._drain = None
+        if waiting.has_background:
+            self._come_back(waiting.rest_s())
+
+    async def _bite(self, jobs: list[Job]) -> None:
+        """Changes that nobody waits for, in a batch of their own, so that it is known what they take."""
+        began = self._seconds()
+        await self._write(jobs)
+        self._waiting.bitten(began)
+        with suppress(asyncio.CancelledError):  # See ``_elsewhere``.
+            await asyncio.sleep(0)  # A turn of the loop, so that requests which have come meanwhile are heard.
+
+    def _come_back(self, rest_s: float) -> None:
+        """The background goes on after its rest, or with the next request's change if that comes later than it."""
+        loop = asyncio.get_running_loop()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = loop.call_later(max(rest_s, 0.0), self._resume, loop)
+
+    def _resume(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._alarm = None
+        if self._waiting.size and (self._drain is None or self._drain.done()):
+            self._drain = loop.create_task(self._work())
 
     async def _write(self, jobs: list[Job]) -> None:
         """One batch, made durable, and everybody told."""
@@ -128,7 +170,8 @@ class Writer:
         """One transaction for all; if a change cannot be written, one savepoint for each, so one harms nobody."""
         try:
             await self._begin()
-            self._known.refresh()
+            if self._known.refresh():
+                self._waiting.asked()  # Another handle writes: its requests wait while we hold the lock.
             batch = None
             try:
                 batch, outcomes = self._run(jobs)

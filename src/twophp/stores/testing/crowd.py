@@ -11,7 +11,7 @@ from twophp.core.intent import INTENT, Phase, by_logical_key
 from twophp.core.obligation import by_flow_and_key, by_id
 from twophp.core.phase import Renew
 from twophp.core.records import JournalEvent
-from twophp.ports import Change, Find
+from twophp.ports import Admission, Change, Find
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
     EVERYTHING,
@@ -76,6 +76,14 @@ class CrowdContract(Stage):
 
         await asyncio.gather(*(say(number) for number in range(CROWD)))
         assert [line.event.subject for line in await verified_journal(store)] == [str(n) for n in range(CROWD)]
+
+    @shows("A-108")
+    async def test_whatever_its_admission_a_change_is_made_and_answered(self, store: AuditableStore) -> None:
+        """Which of them goes first is a matter of the queue, where there is one."""
+        admissions: tuple[Admission, ...] = ("background", "new", "accepted")
+        for admission in admissions:
+            change = Change(answer=admission)
+            assert await store.transact((), lambda _records, change=change: change, admission) == admission  # type: ignore[misc]
 
     async def test_a_key_goes_from_hand_to_hand(self, store: AuditableStore) -> None:
         """Many want the same key; one has it, and it is the one everybody meets."""
