@@ -23,6 +23,7 @@ POLICY = {
     "replay": "`REJECT`, or `REUSE`: a confirm within the grace is let in, if the guard agrees",
     "on_crash": "what becomes of an intent whose handler died with its process: `fail` or `rerun`",
     "transparent": "plain requests are recorded too; their answers stay as they are",
+    "require": "a plain mutation is refused with 428 and does not run; not together with `transparent`",
     "allow_shorter_ttl": "a client may ask for less than the TTL",
     "literal_ttl_reject": "also what is settled is refused after its TTL, as draft §8.2 reads literally",
     "processing_timeout_ms": "how long a second confirm waits for the first; the timeout of what a handler reserves",

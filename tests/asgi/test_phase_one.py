@@ -101,7 +101,7 @@ async def test_a_wish_for_a_longer_ttl_may_be_granted(wish: str, ttl: str) -> No
     ],
 )
 async def test_every_mutation_is_confirmed_below_its_own_path(method: str, path: str, confirm: str) -> None:
-    async with serving(policies=Policy.standard()) as service:
+    async with serving(policies=dict.fromkeys(("*", "/confirm"), Policy.standard())) as service:
         registered = await service.register(method=method, path=path, query="a=1&b=2")
         assert (registered.status, service.orders.runs) == (200, 0)
         done = await service.confirm(registered, path=confirm, query="ignored=1")

@@ -72,7 +72,7 @@ async def test_row_2_without_credentials_nothing_is_confirmed() -> None:
     [
         ("POST", "/orders/confirm", {SERVER: "no spaces please"}),
         ("POST", "/orders/confirm", {CLIENT: "ü"}),
-        ("POST", "/orders/confirm", {SERVER: "one,two"}),
+        ("POST", "/orders/confirm", {SERVER: "one, two"}),
         ("POST", "/orders/confirm", {"DTT-2PHP-Auto-Confirm": "true"}),
         ("PUT", "/orders/confirm", {}),
         ("POST", "/orders", {}),

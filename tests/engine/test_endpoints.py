@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -31,23 +32,28 @@ KEYS = [
     "/orders/{id}/items/first",
     "/{tenant}/new",
     "PATCH /carts/a%2Fb",
+    "POST /caf%C3%A9",
 ]
 TABLE = [
     ("POST", "/orders", "POST /orders"),
     ("POST", "/orders/", "POST /orders"),  # the confirm URL cannot show a trailing slash.
     ("PUT", "/orders", "/orders"),
-    ("POST", "/orders//", "*"),  # Only one slash is dropped, and a segment is never empty.
+    ("POST", "/orders//", "POST /orders"),  # Several slashes are one: some routers take them so.
+    ("POST", "//orders", "POST /orders"),
+    ("POST", "/./orders", "*"),  # No router resolves dots.
     ("POST", "/ORDERS", "*"),
-    ("POST", "/%6Frders", "*"),  # Raw means raw.
+    ("POST", "/%6Frders", "*"),  # Decoded once, before it comes here: this one was sent as /%256Frders.
     ("PUT", "/orders/7", "PUT /orders/{id}"),
     ("POST", "/orders/7", "/orders/{id}"),
-    ("PUT", "/orders/a%2Fb", "PUT /orders/{id}"),  # An encoded slash does not end a segment.
+    ("PUT", "/orders/a%2Fb", "PUT /orders/{id}"),
+    ("PUT", "/orders/a b", "PUT /orders/{id}"),
     ("PUT", "/orders/{id}", "PUT /orders/{id}"),
     ("PUT", "/orders/new", "/orders/new"),  # Exact without a method beats a template with one.
     ("PUT", "/orders/7/items", "*"),
     ("PUT", "/orders/7/items/8", "/orders/{id}/items/{item}"),
     ("PUT", "/orders/7/items/first", "/orders/{id}/items/first"),
     ("PUT", "/orders//items/first", "*"),
+    ("POST", "/caf\u00e9", "POST /caf%C3%A9"),  # A key may spell a path as the wire does.
     ("POST", "/acme/new", "/{tenant}/new"),
     ("POST", "/reports/new", "/reports/{id}"),  # The first differing segment is literal here.
     ("POST", "/reports", "/reports/*"),
@@ -58,8 +64,8 @@ TABLE = [
     ("PUT", "/reports/daily/7", "/reports/daily/*"),  # The longer prefix beats the method.
     ("POST", "/reportsx", "*"),
     ("POST", "/reports//", "/reports/*"),
-    ("PATCH", "/carts/a%2Fb", "PATCH /carts/a%2Fb"),
-    ("PATCH", "/carts/a%2fb", "*"),
+    ("PATCH", "/carts/a/b", "PATCH /carts/a%2Fb"),  # To a router an encoded slash is a slash.
+    ("PATCH", "/carts/a%2Fb", "*"),
     ("DELETE", "/elsewhere", "DELETE *"),
     ("POST", "/", "*"),
     ("POST", "", "*"),
@@ -82,7 +88,6 @@ def test_one_endpoint_is_enrolled_and_its_neighbours_are_not() -> None:
     assert endpoints.match("POST", "/orders") is not None
     for method, path in [("PUT", "/orders"), ("POST", "/order"), ("POST", "/orders/1"), ("POST", "/a"), ("POST", "/")]:
         assert endpoints.match(method, path) is None
-    assert Endpoints({}).match("POST", "/orders") is None
 
 
 def test_one_policy_stands_for_all() -> None:
@@ -168,7 +173,10 @@ def by_hand(keys: list[str], method: str, path: str) -> str | None:
     best: tuple[Any, str] | None = None
     for key in keys:
         wanted, _, pattern = key.rpartition(" ")
-        if wanted in ("", method) and (rank := rank_by_hand(pattern, path.removesuffix("/"))) is not None:
+        if (
+            wanted in ("", method)
+            and (rank := rank_by_hand(pattern, re.sub("/+", "/", path).removesuffix("/"))) is not None
+        ):
             best = min(filter(None, [best, ((rank, not wanted), key)]))
     return best and best[1]
 

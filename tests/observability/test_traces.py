@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.observability.calls import Caller, calling, shop
 from twophp.asgi.observers import Observers
+from twophp.core.policy import Policy
 from twophp.engine.endpoints import Endpoints
 from twophp.engine.observe import SILENT
 
@@ -90,7 +91,7 @@ def test_without_the_package_everything_works(tmp_path: Path, monkeypatch: pytes
     )
     monkeypatch.delitem(sys.modules, "twophp.asgi.traces", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    assert Observers("shop", Endpoints({}), metrics=False).observer is SILENT
+    assert Observers("shop", Endpoints(Policy.standard()), metrics=False).observer is SILENT
 
     async def scenario(caller: Caller, _two_phase: Any) -> None:
         assert (await caller.call("POST", "/orders")).status_code == 200

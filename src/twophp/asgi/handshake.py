@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from twophp.asgi import answers
-from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path
+from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path, seen_path
 from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request, surroundings
 from twophp.asgi.server import Server
@@ -31,6 +31,7 @@ from twophp.engine.execution import FAILURE_STATUS, Answered, Execution, Settled
 from twophp.engine.identify import anonymous, authenticate
 from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, effective_scheme
+from twophp.wire import fields
 from twophp.wire.parse import PhaseOne, PhaseTwo, StatusRead, asks_for_status, parse
 from twophp.wire.paths import bound_path, confirmed_path
 
@@ -67,22 +68,22 @@ class Handshake:
 
         No coroutine: whatever does not wait is over before the first one begins, and none waits in vain.
         """
-        settings, path = self._settings, route_path(scope, head.path)
+        settings, seen = self._settings, seen_path(scope)
         if self._executions.around is None:  # No lifespan came by, as inside a mount: a live request has to tell.
             self._executions.around = surroundings(scope)
-        endpoint = settings.endpoints.match(head.method, path)
+        endpoint = settings.endpoints.match(head.method, seen)
         if head.method in _READS:
             if not asks_for_status(scope["headers"]):
                 return None  # A-15
-        elif not self._is_ours(head.method, path, endpoint):
+        elif not self._is_ours(head.method, seen, endpoint):
             return None  # A-15, A-07
         if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
             self._say_once_that_tls_is_missing()
             raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
         principal = authenticate(settings.identify, head)  # T1 row 2
         if isinstance(principal, str):
-            return self._asked(head, path, endpoint, principal, scope, receive)
-        return self._asked_by(principal, head, path, endpoint, scope, receive)
+            return self._asked(head, endpoint, principal, scope, receive)
+        return self._asked_by(principal, head, endpoint, scope, receive)
 
     def _say_once_that_tls_is_missing(self) -> None:
         if not self._said_that_tls_is_missing:
@@ -93,18 +94,17 @@ class Handshake:
         self,
         principal: Awaitable[str],
         head: Head,
-        path: str,
         endpoint: Endpoint | None,
         scope: Scope,
         receive: Receive,
     ) -> Answer | None:
-        answer = self._asked(head, path, endpoint, await principal, scope, receive)
+        answer = self._asked(head, endpoint, await principal, scope, receive)
         return None if answer is None else await answer
 
     def _asked(
-        self, head: Head, path: str, endpoint: Endpoint | None, principal: str, scope: Scope, receive: Receive
+        self, head: Head, endpoint: Endpoint | None, principal: str, scope: Scope, receive: Receive
     ) -> Awaitable[Answer | None] | None:
-        settings = self._settings
+        settings, path = self._settings, route_path(scope, head.path)
         asked = parse(
             head.method,
             path,
@@ -114,6 +114,9 @@ class Handshake:
             strict_uuid=settings.strict_uuid,
         )  # T1 row 3
         match asked:
+            case PhaseOne() if head.method == "POST" and self._only_confirms(seen_path(scope), endpoint):
+                missing = fields.SERVER_CORRELATION_ID.name  # A-02
+                raise WireError("a confirm without a server id", code="missing_field", field=missing)
             case PhaseOne() if endpoint is not None:
                 return self._register(asked, head, principal, scope, receive, endpoint)
             case PhaseTwo():
@@ -161,9 +164,15 @@ class Handshake:
             return method == "POST" and self._is_confirm_path(path)
         return endpoint is not None or self._is_confirm_path(path)
 
+    def _only_confirms(self, path: str, endpoint: Endpoint | None) -> bool:
+        """Whether a POST there can be nothing but a confirm: a key that spells the path out makes it a resource."""
+        suffix = self._settings.confirm_suffix
+        named = endpoint is not None and endpoint.names(path.removesuffix("/"), suffix)
+        return not named and self._is_confirm_path(path)
+
     def _is_confirm_path(self, path: str) -> bool:
         settings = self._settings
-        match, target = settings.endpoints.match, confirmed_path(path, settings.confirm_suffix)
+        match, target = settings.endpoints.match, confirmed_path(path.removesuffix("/"), settings.confirm_suffix)
         return target is not None and any(match(method, target or "/") for method in settings.methods)
 
     async def _register(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -46,12 +46,28 @@ def raw_path(scope: Scope) -> str:
 
 
 def route_path(scope: Scope, path: str) -> str:
-    """The raw path as the application's own routes see it: without the prefix it is mounted under (A-01)."""
+    """The raw path without the prefix that the application is mounted under (A-01): what an intent is bound to."""
     root = scope.get("root_path")
     if not root:
         return path
-    root = quote(root, safe=PATH_SAFE).removesuffix("/")
-    if root and (path == root or path.startswith(root + "/")):
+    quoted = quote(root, safe=PATH_SAFE).removesuffix("/")
+    if quoted and (path == quoted or path.startswith(quoted + "/")):
+        return path[len(quoted) :] or "/"
+    root = root.removesuffix("/")
+    prefix = "/".join(path.split("/")[: root.count("/") + 1])
+    if root and unquote(prefix) == root:  # The same, spelled with other escapes.
+        return path[len(prefix) :] or "/"
+    return path
+
+
+def seen_path(scope: Scope) -> str:
+    """The path as the application's own router sees it: decoded, without the prefix it is mounted under."""
+    path: str = scope["path"]
+    root = scope.get("root_path")
+    if not root:
+        return path
+    root = root.removesuffix("/")
+    if path == root or path.startswith(root + "/"):
         return path[len(root) :] or "/"
     return path
 

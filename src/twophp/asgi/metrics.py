@@ -43,6 +43,9 @@ class Instruments(Collector):
         self.unrecorded = count(
             "twophp_unrecorded", "Plain requests served though they could not be recorded", by_endpoint
         )
+        self.mistaken = count(
+            "twophp_mistaken_opt_ins", "Plain requests that look like an opt-in and are none", (*by_endpoint, "kind")
+        )
         self.deliveries = count("twophp_deliveries", "Attempts to deliver a callback or a hook", of_delivery)
         self.seconds = Histogram(
             "twophp_phase_seconds",
@@ -121,6 +124,10 @@ class Metrics:
     def unrecorded(self, endpoint: str) -> None:
         """A plain request of a transparent endpoint was served, and the ledger does not know (A-37)."""
         self._all.unrecorded.labels(self._service, endpoint).inc()
+
+    def mistaken(self, endpoint: str, kind: str) -> None:
+        """A plain request that looks like an opt-in (A-11)."""
+        self._all.mistaken.labels(self._service, endpoint, kind).inc()
 
     def answered(self, phase: PhaseNumber, intent: Intent, took_s: float) -> None:
         """See ``Observer``."""

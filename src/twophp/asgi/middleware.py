@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 
-from twophp.asgi.answers import INTERNAL_ERROR, of_error
+from twophp.asgi.answers import INTERNAL_ERROR, of_error, refused
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import Management
@@ -27,8 +27,7 @@ from twophp.asgi.messages import (
     Scope,
     Send,
     head_of,
-    raw_path,
-    route_path,
+    seen_path,
     send_answer,
 )
 from twophp.asgi.observers import Observers, WantsMetrics
@@ -53,6 +52,7 @@ from twophp.ports import Clock
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import open_vault, opening
+from twophp.wire.mistaken import mistaken_opt_in
 from twophp.wire.parse import MUTATIONS, opted_in
 
 log: Final = logging.getLogger("twophp.server")
@@ -137,7 +137,7 @@ class TwoPhaseMiddleware:
         self._observers = Observers(service, endpoints, metrics=metrics)
         self._keys = checked_keys(keys)
         self._clock = checked_clock(clock)
-        self._records_plain = any(endpoint.policy.transparent for endpoint in endpoints)
+        self._judges_plain = any(endpoint.policy.transparent or endpoint.policy.require for endpoint in endpoints)
         self._starting = _LockOfLoop()
         self._has_stopped = False  # Until a lifespan starts again, requests do not.
         self._server: Server | None = None
@@ -172,8 +172,7 @@ class TwoPhaseMiddleware:
             if opted_in(scope["headers"]):
                 await self._two_phase(scope, receive, send)
                 return
-            if self._records_plain and (endpoint := self._transparent_endpoint(scope)) is not None:
-                await self._transparent(endpoint, scope, receive, send)
+            if scope["method"] in self._settings.methods and await self._served_plain(scope, receive, send):
                 return
             if self._management_token is not None and scope["path"].endswith(PULL_PATH):
                 await self._manage(self._management_token, scope, receive, send)
@@ -269,11 +268,21 @@ class TwoPhaseMiddleware:
             answer = of_error(error)
         await send_answer(send, answer)
 
-    def _transparent_endpoint(self, scope: Scope) -> Endpoint | None:
-        if scope["method"] not in self._settings.methods:
-            return None
-        endpoint = self._settings.endpoints.match(scope["method"], route_path(scope, raw_path(scope)))
-        return endpoint if endpoint is not None and endpoint.policy.transparent else None
+    async def _served_plain(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Whether a plain mutation has been answered here: recorded or refused, as its endpoint's policy says."""
+        mistaken = mistaken_opt_in(scope["headers"])
+        if mistaken is None and not self._judges_plain:
+            return False
+        endpoint = self._settings.endpoints.match(scope["method"], seen_path(scope))
+        if endpoint is None:
+            return False
+        if mistaken is not None:
+            self._observers.mistaken(endpoint.name, mistaken)
+        if endpoint.policy.transparent:
+            await self._transparent(endpoint, scope, receive, send)
+        elif endpoint.policy.require:
+            await send_answer(send, refused("two_phase_required"))
+        return endpoint.policy.transparent or endpoint.policy.require
 
     async def _opened(self) -> tuple[Server, Handshake]:
         try:

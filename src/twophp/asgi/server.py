@@ -139,7 +139,7 @@ class Server:
 
     def policy_of(self, intent: Intent) -> Policy:
         """The policy an intent falls under today; one whose endpoint is gone is still swept by the standard one."""
-        endpoint = self.settings.endpoints.match(intent.method, intent.path or "/")
+        endpoint = self.settings.endpoints.of(intent)
         return _ANY_POLICY if endpoint is None else endpoint.policy
 
     async def outcome(self, intent: Intent) -> Settled | None:

@@ -40,13 +40,14 @@ def _in_words(problem: str) -> str:
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """One endpoint's rules. Build it from a preset: ``Policy.standard(replay="REUSE")``."""
 
-    ttl_ms: int
-    delta_ms: int
+    ttl_ms: int = 30 * SECOND_MS
+    delta_ms: int = 5 * SECOND_MS
     max_ttl_ms: int = 0  # 0: four times the TTL.
     mode: ServeMode = "sync"
     replay: ReplayPolicy = "REJECT"
     on_crash: CrashPolicy = "fail"
     transparent: bool = False
+    require: bool = False
     allow_shorter_ttl: bool = False
     literal_ttl_reject: bool = False
     processing_timeout_ms: int = 30 * SECOND_MS
@@ -69,6 +70,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             (self.mode in ("sync", "async"), "mode is 'sync' or 'async'"),
             (self.replay in ("REJECT", "REUSE"), "replay is 'REJECT' or 'REUSE'"),
             (self.on_crash in ("fail", "rerun"), "on_crash is 'fail' or 'rerun'"),
+            (
+                not (self.require and self.transparent),
+                "require and transparent exclude each other: a plain request is either refused or recorded",
+            ),
             (self.processing_timeout_ms > 0, "processing_timeout_ms must be positive"),
             # A-81: obligations opened by the handler must not outlive the lease that guards them.
             (self.lease_ms >= self.processing_timeout_ms, "lease_ms must not be below processing_timeout_ms"),

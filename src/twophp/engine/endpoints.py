@@ -16,8 +16,10 @@ Without a method a key holds for every method that can be registered. Of all key
 Two keys can never tie: the same paths with the same method twice is an error. Nothing depends on the order of the
 mapping. A path that fits no key is not enrolled, and its requests are the application's alone.
 
-Paths are compared raw, as they came over the wire: ``%2F`` is no slash and ``%6F`` is no ``o``. Only one trailing
-slash is dropped, because the confirm URL cannot show it either (A-01).
+Paths are compared as the application's router sees them: percent-decoded, so ``/%6Frders`` is ``/orders`` and ``%2F``
+is a slash; a key may be spelled either way. Several slashes in a row count as one and a trailing one is dropped: some
+routers do so too, and what such a router would run must not pass unseen. Nothing else is normalised, since no router
+resolves ``/./``.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NoReturn, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
 from twophp.core.errors import ConfigError
+from twophp.core.intent import Intent
 from twophp.core.policy import Policy
 
 Policies: TypeAlias = Mapping[str, Policy] | Policy
@@ -40,6 +44,7 @@ _HOLE: Final = ""  # In place of a template's segment; a literal one is never em
 _KEY: Final = re.compile(r"(?:([A-Z][A-Z0-9!#$%&'*+.^_`|~-]*) )?(\*|/[!-~]*)")
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._~!$&'()+,;=:@%-]+")
 _NAME: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
+_SLASHES: Final = re.compile(r"/+")
 NEVER_REGISTERED: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # A-15
 
 
@@ -48,6 +53,11 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     name: str
     policy: Policy
+    path: str = ""  # What the key spells of the path, ``{name}`` for a hole; empty for the root and for a star.
+
+    def names(self, path: str, suffix: str) -> bool:
+        """Whether the key spells out this path, which ends in ``suffix``, and does not just happen to fit it (A-02)."""
+        return self.path == path or ("{" in self.path and self.path.endswith(suffix))
 
 
 _ByMethod: TypeAlias = dict[str, Endpoint]
@@ -73,11 +83,13 @@ class Endpoints:
         return iter(self._all)
 
     def match(self, method: str, path: str) -> Endpoint | None:
-        """The endpoint for a raw path without its query, None if it is not enrolled.
+        """The endpoint for a path as the router sees it, decoded and without its query; None if it is not enrolled.
 
         Exact keys cost one look-up. Templates cost at most one comparison for each with as many segments, prefixes one
         look-up for each length in use; neither depends on what the request brings.
         """
+        if "//" in path:
+            path = _SLASHES.sub("/", path)
         path = path.removesuffix("/")
         by_method = self._exact.get(path)
         found = by_method and (by_method.get(method) or by_method.get(_ANY))
@@ -86,6 +98,11 @@ class Endpoints:
         if not found and self._lengths:
             found = self._match_prefix(method, path)
         return found or self._star.get(method) or self._star.get(_ANY)
+
+    def of(self, intent: Intent) -> Endpoint | None:
+        """The endpoint that an intent falls under today. Its path is kept as it came over the wire (A-01)."""
+        path = intent.path
+        return self.match(intent.method, unquote(path) if "%" in path else path)
 
     def _match_template(self, method: str, path: str) -> Endpoint | None:
         candidates = self._by_count.get(path.count("/"))
@@ -109,27 +126,26 @@ class Endpoints:
         if not isinstance(policy, Policy):
             _refuse(key, "its value is not a Policy")
         method, pattern = _split(key)
-        by_method = self._place(key, pattern)
+        by_method, path = self._place(key, pattern)
         if method in by_method:
             _refuse(key, f"it means the same as {by_method[method].name!r}")
-        endpoint = Endpoint(key, policy)
+        endpoint = Endpoint(key, policy, path)
         by_method[method] = endpoint
         self._all.append(endpoint)
 
-    def _place(self, key: str, pattern: str) -> _ByMethod:
-        """Where the endpoints of a pattern are kept, by method."""
+    def _place(self, key: str, pattern: str) -> tuple[_ByMethod, str]:
+        """Where the endpoints of a pattern are kept, by method, and what it spells of a path."""
         if pattern == _STAR:
-            return self._star
+            return self._star, ""
+        segments = _segments(key, pattern.removesuffix(_REST if pattern.endswith(_REST) else "/"))
+        path = "".join(f"/{segment or '{}'}" for segment in segments)
         if pattern.endswith(_REST):
-            prefix = pattern.removesuffix(_REST)
-            if _HOLE in _segments(key, prefix):
+            if _HOLE in segments:
                 _refuse(key, "a prefix has no {} in it")
-            return self._prefixes.setdefault(prefix, {})
-        path = pattern.removesuffix("/")
-        segments = _segments(key, path)
+            return self._prefixes.setdefault(path, {}), path
         if _HOLE in segments:
-            return self._templates.setdefault(segments, {})
-        return self._exact.setdefault(path, {})
+            return self._templates.setdefault(segments, {}), path
+        return self._exact.setdefault(path, {}), path
 
 
 def _as_mapping(policies: Policies) -> Mapping[str, Policy]:
@@ -137,6 +153,8 @@ def _as_mapping(policies: Policies) -> Mapping[str, Policy]:
         return {_STAR: policies}
     if not isinstance(policies, Mapping):
         raise ConfigError("policies are a Policy, or a mapping of endpoints to policies", code="bad_policy")
+    if not policies:  # Everything would run unprotected, and nobody would hear of it.
+        raise ConfigError('policies are empty: name an endpoint, or "*" for all of them', code="bad_policy")
     return policies
 
 
@@ -151,8 +169,18 @@ def _split(key: str) -> tuple[str, str]:
 
 
 def _segments(key: str, path: str) -> _Segments:
-    """The segments of a pattern's path, a hole for each ``{name}``. The root has none."""
-    return tuple(_segment(key, text) for text in path.split("/")[1:])
+    """The segments of a pattern's path, decoded, a hole for each ``{name}``. The root has none."""
+    return tuple(part for text in path.split("/")[1:] for part in _decoded(key, _segment(key, text)))
+
+
+def _decoded(key: str, segment: str) -> list[str]:
+    """A literal as the router sees it: an encoded slash ends a segment like any other."""
+    if segment == _HOLE:
+        return [_HOLE]
+    parts = unquote(segment).split("/")
+    if not all(parts):
+        _refuse(key, "a segment is never empty")
+    return parts
 
 
 def _segment(key: str, text: str) -> str:

@@ -61,6 +61,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "fingerprint_mismatch": Kind(422, "The correlation id was used for another request."),
     "invalid_request": Kind(422, "The request was refused before it was registered."),
     "mode_mismatch": Kind(422, "The correlation id was used in another mode."),  # T2
+    "two_phase_required": Kind(428, "This endpoint takes two-phase requests only: send DTT-2PHP-Enabled: true."),
     "quota_exceeded": Kind(429, "Too many open intents."),
     "internal": Kind(500, "Internal error."),
     "outcome_indeterminate": Kind(500, "Outcome indeterminate.", Phase.FAILED),  # A-34, its exact words
