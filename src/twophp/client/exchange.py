@@ -35,7 +35,10 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True):
-    """Send this; answered with a Reply, or with NotSent or Lost thrown in."""
+    """Send this; answered with a Reply, or with NotSent or Lost thrown in.
+
+    A reply that may be the last of its call has its whole body (see ``held.may_be_last``).
+    """
 
     step: Literal["phase_1", "phase_2", "status_read"]
     method: str
@@ -105,11 +108,15 @@ class NotSent(Exception):
 
 
 class Lost(Exception):
-    """Something may have been sent, and no answer came; ``native`` is the HTTP library's own error."""
+    """Something may have been sent, and no whole answer came; ``native`` is the HTTP library's own error.
 
-    def __init__(self, native: Exception) -> None:
+    ``head`` is there if the answer broke off in its body.
+    """
+
+    def __init__(self, native: Exception, head: Reply | None = None) -> None:
         super().__init__(str(native))
         self.native = native
+        self.head = head
 
 
 class CallInfo(TypedDict):

@@ -207,6 +207,8 @@ class Conversation(Notebook):
             self._call = yield Look(client_correlation_id=self._id)
             if self._call is not None and self._call.stage is not Stage.SENT:
                 return (yield from self._until_known(0.0))
+        if lost.head is not None and self._parsed(lost.head) is not None:  # It broke off, and yet it says who speaks.
+            self._known.add(self._asked.method, self._target)
         if not self._speaks():
             raise (yield from self._unresolved("answer_lost")) from lost.native
         return None
@@ -427,7 +429,7 @@ class Conversation(Notebook):
         replayed = yield from self._replayed()
         if replayed is not None:
             return replayed
-        kept = [pair for pair in reply.headers if not pair[0].startswith(b"content-")]
+        kept = [pair for pair in reply.headers if not pair[0].lower().startswith(b"content-")]
         rebuilt = Reply(status=failure.status, headers=kept, body=failure.body.encode())
         return self._outcome(rebuilt, answer)
 

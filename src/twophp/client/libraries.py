@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from functools import lru_cache
 from typing import Any, Final
 
 from twophp.client.exchange import Asked, Lost, NotSent, Outcome, Reply, Send
+from twophp.client.held import may_be_last
 from twophp.client.options import options_of
 from twophp.client.settings import Settings
-from twophp.core.errors import Advice, ConfigError, PhaseError
+from twophp.client.streams import Awaited, AwaitedGuard, Blocked, BlockedGuard, Checked
+from twophp.core.errors import Advice, PhaseError
 from twophp.wire import fields
 from twophp.wire.fields import Headers
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.targets import target_of
 
-NAMES: Final = ("httpx2", "httpx")
 EXTENSION: Final = "twophp"
 DRAINED_BYTES: Final = 64 * 1024
 """So much of an answer nobody wants is read, to keep its connection; a longer one costs the connection."""
@@ -24,29 +23,6 @@ TIMEOUT: Final = {"connect": 5.0, "read": 30.0, "write": 5.0, "pool": 5.0}
 """For what is sent with no caller to say how long it may take."""
 
 _NOT_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
-
-
-def library_of(request: Any) -> Any:
-    """The library that made this request."""
-    return sys.modules[type(request).__module__.partition(".")[0]]
-
-
-def installed() -> list[Any]:
-    """Those of the two that are here, the newer first."""
-    found = []
-    for name in NAMES:
-        try:
-            found.append(importlib.import_module(name))
-        except ModuleNotFoundError:
-            continue
-    return found
-
-
-def any_library() -> Any:
-    """One of the two, for what is sent when nobody has made a request yet."""
-    for library in installed():
-        return library
-    raise ConfigError('neither httpx2 nor httpx is installed: pip install "twophp[httpx2]"', code="no_http_library")
 
 
 def is_ours(request: Any) -> bool:
@@ -62,12 +38,13 @@ def asked_by(request: Any, body: bytes, settings: Settings) -> Asked:
     target = target_of(f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}")
     if not settings.allow_insecure and not target.is_secure:  # A-64
         raise refused("tls_required", f"{target.resource}: two-phase requests need https, or allow_insecure=True")
+    options = options_of(request.extensions.get(EXTENSION))
     return Asked(
         method=request.method,
         target=target,
         headers=whole(request.headers.raw, body),
         body=body,
-        options=options_of(request.extensions.get(EXTENSION)),
+        options=options,
     )
 
 
@@ -77,12 +54,12 @@ def refused(code: str, message: str) -> PhaseError:
 
 
 def whole(headers: Any, body: bytes) -> Headers:
-    """Header fields in the wire's form, for a body that is sent in one piece."""
-    lowered = [(name.lower(), value) for name, value in headers]
-    if not any(name == b"transfer-encoding" for name, _value in lowered):
-        return lowered
-    kept = [pair for pair in lowered if pair[0] not in {b"transfer-encoding", b"content-length"}]
-    return [*kept, (b"content-length", str(len(body)).encode())]
+    """Header fields as the caller spelled them, for a body that is sent in one piece."""
+    given = list(headers)
+    if not any(name.lower() == b"transfer-encoding" for name, _value in given):
+        return given
+    kept = [pair for pair in given if pair[0].lower() not in {b"transfer-encoding", b"content-length"}]
+    return [*kept, (b"Content-Length", str(len(body)).encode())]
 
 
 class Body:
@@ -116,13 +93,15 @@ def _url(library: Any, text: str) -> Any:
 class _Sending:
     """What both colours share: how a request is built, and what an error means."""
 
-    def __init__(self, inner: Any, library: Any, extensions: dict[str, Any] | None = None) -> None:
+    def __init__(self, inner: Any, library: Any, limit: int, extensions: dict[str, Any] | None = None) -> None:
         self._inner = inner
         self._library = library
+        self._limit = limit
         given = {} if extensions is None else extensions
         self._extensions = {name: value for name, value in given.items() if name != EXTENSION}
         self._extensions.setdefault("timeout", TIMEOUT)
         self._not_sent = tuple(getattr(library, name) for name in _NOT_SENT)
+        self._breaks = (library.RequestError, library.StreamError, OSError)
 
     def _request(self, effect: Send) -> Any:
         where = effect.target
@@ -137,19 +116,23 @@ class _Sending:
     def _failed(self, error: Exception) -> NotSent | Lost:
         return NotSent(error) if isinstance(error, self._not_sent) else Lost(error)
 
-    def finished(self, outcome: Outcome) -> Any:
+    def _finished(self, outcome: Outcome, kind: Any) -> Any:
         """The library's own response, with what the protocol knows of the call."""
         reply = outcome.reply
         native = reply.native
         if native is None:
             native = self._library.Response(reply.status, headers=reply.headers, content=reply.body)
+        elif not native.is_closed and not isinstance(native.stream, self._library.ByteStream):
+            native.stream = kind(native.stream, self._checked(native), self._breaks, outcome.info)
         native.extensions[EXTENSION] = outcome.info
         return native
 
+    def _checked(self, native: Any) -> Checked:
+        return Checked(self._library, native.headers.get("content-encoding"))
+
 
 def _reply(native: Any) -> Reply:
-    headers = [(name.lower(), value) for name, value in native.headers.raw]
-    return Reply(status=native.status_code, headers=headers, native=native)
+    return Reply(status=native.status_code, headers=native.headers.raw, native=native)
 
 
 class Blocking(_Sending):
@@ -158,9 +141,35 @@ class Blocking(_Sending):
     def send(self, effect: Send) -> Reply:
         """See ``Http.send``."""
         try:
-            return _reply(self._inner.handle_request(self._request(effect)))
-        except self._library.TransportError as error:
+            native = self._inner.handle_request(self._request(effect))
+        except self._breaks as error:
             raise self._failed(error) from error
+        reply = _reply(native)
+        if may_be_last(effect.step, reply.headers) and not native.is_closed:
+            try:
+                self._hold(native)
+            except self._breaks as error:
+                raise Lost(error, reply) from error
+        return reply
+
+    def _hold(self, native: Any) -> None:
+        """Read the body into memory, as it came; of one that is longer than the bound, the beginning."""
+        stream, ahead, size = native.stream, list[bytes](), 0
+        pieces = iter(stream)
+        try:
+            for piece in pieces:
+                ahead.append(piece)
+                size += len(piece)
+                if size > self._limit:
+                    native.stream = Blocked(stream, ahead, pieces)
+                    return
+            for _piece in self._checked(native).blocking(iter(ahead)):
+                continue
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
+        native.stream = self._library.ByteStream(b"".join(ahead))
 
     def read(self, reply: Reply, limit: int) -> bytes:
         """See ``Http.read``. An answer that breaks off has said what it said."""
@@ -170,7 +179,7 @@ class Blocking(_Sending):
                 read += chunk
                 if len(read) > max(limit, DRAINED_BYTES):
                     break
-        except self._library.RequestError:
+        except self._breaks:
             pass
         finally:
             native.close()
@@ -181,13 +190,17 @@ class Blocking(_Sending):
         if not native.is_closed:
             try:
                 native.read()
-            except self._library.RequestError:
+            except self._breaks:
                 native.close()
 
     def drop(self, reply: Reply | None) -> None:
         """See ``Http.drop``."""
         if reply is not None:
             reply.native.close()
+
+    def finished(self, outcome: Outcome) -> Any:
+        """See ``_finished``."""
+        return self._finished(outcome, BlockedGuard)
 
 
 class Awaiting(_Sending):
@@ -196,9 +209,35 @@ class Awaiting(_Sending):
     async def send(self, effect: Send) -> Reply:
         """See ``Http.send``."""
         try:
-            return _reply(await self._inner.handle_async_request(self._request(effect)))
-        except self._library.TransportError as error:
+            native = await self._inner.handle_async_request(self._request(effect))
+        except self._breaks as error:
             raise self._failed(error) from error
+        reply = _reply(native)
+        if may_be_last(effect.step, reply.headers) and not native.is_closed:
+            try:
+                await self._hold(native)
+            except self._breaks as error:
+                raise Lost(error, reply) from error
+        return reply
+
+    async def _hold(self, native: Any) -> None:
+        """See ``Blocking._hold``."""
+        stream, ahead, size = native.stream, list[bytes](), 0
+        pieces = aiter(stream)
+        try:
+            async for piece in pieces:
+                ahead.append(piece)
+                size += len(piece)
+                if size > self._limit:
+                    native.stream = Awaited(stream, ahead, pieces)
+                    return
+            for _piece in self._checked(native).blocking(iter(ahead)):
+                continue
+        except BaseException:
+            await stream.aclose()
+            raise
+        await stream.aclose()
+        native.stream = self._library.ByteStream(b"".join(ahead))
 
     async def read(self, reply: Reply, limit: int) -> bytes:
         """See ``Http.read``. An answer that breaks off has said what it said."""
@@ -208,7 +247,7 @@ class Awaiting(_Sending):
                 read += chunk
                 if len(read) > max(limit, DRAINED_BYTES):
                     break
-        except self._library.RequestError:
+        except self._breaks:
             pass
         finally:
             await native.aclose()
@@ -219,10 +258,14 @@ class Awaiting(_Sending):
         if not native.is_closed:
             try:
                 await native.aread()
-            except self._library.RequestError:
+            except self._breaks:
                 await native.aclose()
 
     async def drop(self, reply: Reply | None) -> None:
         """See ``Http.drop``."""
         if reply is not None:
             await reply.native.aclose()
+
+    def finished(self, outcome: Outcome) -> Any:
+        """See ``_finished``."""
+        return self._finished(outcome, AwaitedGuard)

@@ -44,20 +44,22 @@ def phase_one_headers(asked: Asked, settings: Settings, client_correlation_id: s
 def own_headers(asked: Asked, settings: Settings, url: str) -> Headers:
     """The caller's credentials, cookies and traces, without what was about the body (A-03)."""
     given = {} if settings.credentials is None else dict(settings.credentials(url))
-    fresh = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in given.items()]
-    replaced = {name for name, _value in fresh}
+    fresh = [(name.encode("ascii"), value.encode("latin-1")) for name, value in given.items()]
+    dropped = _OF_ONE_MESSAGE | {name.lower() for name, _value in fresh}
     kept = [
-        (name, value)
-        for name, value in asked.headers
-        if not name.startswith(_ABOUT_THE_REQUEST) and name not in _OF_ONE_MESSAGE and name not in replaced
+        pair for pair in asked.headers if not _starts(pair[0], _ABOUT_THE_REQUEST) and pair[0].lower() not in dropped
     ]
     return kept + fresh
 
 
 def sealed_request(asked: Asked) -> bytes:
     """The bytes to seal."""
-    headers = [(name, value) for name, value in asked.headers if name.startswith(_KEPT)]
+    headers = [pair for pair in asked.headers if _starts(pair[0], _KEPT)]
     return msgspec.msgpack.encode(SealedRequest(asked.method, asked.target.url, headers, asked.body))
+
+
+def _starts(name: bytes, with_one_of: tuple[bytes, ...]) -> bool:
+    return name.lower().startswith(with_one_of)
 
 
 def unsealed_request(data: bytes, settings: Settings) -> Asked:

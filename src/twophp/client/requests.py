@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from ssl import SSLCertVerificationError
 from typing import Any, Final, Unpack
 
 import requests
 from requests.adapters import DEFAULT_POOLSIZE, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import MaxRetryError, NewConnectionError, SSLError
 
 from twophp.client.driver import Machinery
 from twophp.client.exchange import Asked, Lost, NotSent, Outcome, Reply, Send
+from twophp.client.held import may_be_last
 from twophp.client.libraries import DRAINED_BYTES, Body, refused, whole
 from twophp.client.options import options_of
+from twophp.client.pools import make_strict, never_left
+from twophp.client.raw import BREAKS, guarded, held
 from twophp.client.reconciler import MOST, Progress, Reconciliation
 from twophp.client.settings import Options, Settings, settings_of
 from twophp.wire import fields
+from twophp.wire.fields import Headers
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.targets import target_of
 
@@ -30,12 +32,10 @@ __all__ = ["TwoPhaseAdapter"]
 TIMEOUT: Final = (5.0, 30.0)
 CHUNK: Final = 64 * 1024
 
-# With these, no connection was made that could have carried anything.
+# With these there was nobody to send anything to. (InvalidHeader is not here: it is about the answer.)
 _NOT_SENT: Final = (
     requests.exceptions.ConnectTimeout,
-    requests.exceptions.ProxyError,
     requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidHeader,
     requests.exceptions.InvalidSchema,
 )
 
@@ -43,7 +43,7 @@ _NOT_SENT: Final = (
 class TwoPhaseAdapter(HTTPAdapter):
     """Both phases of a POST, PUT, PATCH or DELETE; anything else passes. Settings are those of TwoPhaseTransport.
 
-    There are no retries by status or read error to be set: for a mutation they would be second calls (A-28).
+    A ``Retry`` set as ``max_retries`` is for connections that cannot be made, where a request does two phases (A-28).
     """
 
     def __init__(self, *, ledger: str | None = None, source: str | None = None, **options: Unpack[Options]) -> None:
@@ -57,7 +57,25 @@ class TwoPhaseAdapter(HTTPAdapter):
             return self.plainly(request, *args, **how)
         names = ("stream", "timeout", "verify", "cert", "proxies")
         http = _Blocking(self, request, dict(zip(names, args, strict=False)) | how)
-        return http.finished(self._machinery.call(_asked_by(request, self._machinery.settings), http))
+        asked = _asked_by(request, self._machinery.settings)
+        outcome = self._machinery.call(asked, http)
+        return http.finished(outcome)
+
+    @property
+    def held_bytes(self) -> int:
+        """How long an answer may be to be read whole before it is told."""
+        return self._machinery.settings.max_body_bytes
+
+    def init_poolmanager(self, *args: Any, **how: Any) -> None:
+        """See requests."""
+        super().init_poolmanager(*args, **how)
+        make_strict(self.poolmanager)
+
+    def proxy_manager_for(self, proxy: str, **how: Any) -> Any:
+        """See requests."""
+        manager = super().proxy_manager_for(proxy, **how)
+        make_strict(manager)
+        return manager
 
     def plainly(self, request: Any, *args: Any, **how: Any) -> Any:
         """One request and its response, without any protocol of ours."""
@@ -88,18 +106,19 @@ def _is_ours(request: Any) -> bool:
 
 def _asked_by(request: Any, settings: Settings) -> Asked:
     target = target_of(request.url)
+    options = options_of()
     if not settings.allow_insecure and not target.is_secure:  # A-64
         raise refused("tls_required", f"{target.resource}: two-phase requests need https, or allow_insecure=True")
     body = Body(settings.max_body_bytes)
     for chunk in _chunks(request.body):
         body.add(_raw(chunk))
-    headers = [(_raw(name), _raw(value)) for name, value in request.headers.items()]
+    headers = [(_field(name), _field(value)) for name, value in request.headers.items()]
     return Asked(
         method=request.method,
         target=target,
         headers=whole(headers, body.content),
         body=body.content,
-        options=options_of(),
+        options=options,
     )
 
 
@@ -120,6 +139,15 @@ def _raw(text: bytes | str) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8")
 
 
+def _field(text: bytes | str) -> bytes:
+    """A header field's name or value, as http.client writes it."""
+    return text if isinstance(text, bytes) else text.encode("latin-1")
+
+
+def _texts(headers: Headers) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+
 class _Blocking:
     """The ``Http`` of an adapter."""
 
@@ -129,23 +157,29 @@ class _Blocking:
         self._how = how | {"timeout": how.get("timeout", TIMEOUT)}
 
     def send(self, effect: Send) -> Reply:
-        """See ``Http.send``. Bodies are not read ahead, so that the final one can be a stream."""
+        """See ``Http.send``."""
         request = self._original.copy()
         request.method, request.url, request.body = effect.method, effect.target.url, effect.body or None
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in effect.headers}
+        request.headers = CaseInsensitiveDict(_texts(effect.headers))
         if effect.method == "POST" and not effect.body:
-            headers["content-length"] = "0"
-        request.headers = CaseInsensitiveDict(headers)
+            request.headers["Content-Length"] = "0"
         try:
             native = self._adapter.plainly(request, **(self._how | {"stream": True}))
-        except requests.exceptions.RequestException as error:
-            raise NotSent(error) if _never_left(error) else Lost(error) from error
+        except BREAKS as error:
+            unsent = isinstance(error, _NOT_SENT) or never_left(error)
+            raise NotSent(error) if unsent else Lost(error) from error
         raw = native.raw.headers.items()
-        return Reply(
+        reply = Reply(
             status=native.status_code,
-            headers=[(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in raw],
+            headers=[(name.encode("latin-1"), value.encode("latin-1")) for name, value in raw],
             native=native,
         )
+        if may_be_last(effect.step, reply.headers):
+            try:
+                native.raw = held(native.raw, self._adapter.held_bytes)
+            except BREAKS as error:
+                raise Lost(error, reply) from error
+        return reply
 
     def read(self, reply: Reply, limit: int) -> bytes:
         """See ``Http.read``. An answer that breaks off has said what it said."""
@@ -155,7 +189,7 @@ class _Blocking:
                 read += chunk
                 if len(read) > max(limit, DRAINED_BYTES):
                     break
-        except requests.exceptions.RequestException:
+        except BREAKS:
             pass
         finally:
             reply.native.close()
@@ -165,7 +199,7 @@ class _Blocking:
         """See ``Http.keep``."""
         try:
             _ = native.content
-        except (requests.exceptions.RequestException, RuntimeError):
+        except (*BREAKS, RuntimeError):
             native.close()
 
     def drop(self, reply: Reply | None) -> None:
@@ -180,21 +214,10 @@ class _Blocking:
         if native is None:
             native = requests.Response()
             native.status_code = reply.status
-            native.headers = CaseInsensitiveDict(fields.canonical(reply.headers))
+            native.headers = CaseInsensitiveDict(_texts(reply.headers))
             native._content = reply.body  # noqa: SLF001 - as the library's own adapters for tests do
+        else:
+            native.raw = guarded(native.raw, outcome.info)
         native.request, native.url = self._original, self._original.url
         native.twophp = outcome.info
         return native
-
-
-def _never_left(error: Exception) -> bool:
-    if isinstance(error, _NOT_SENT):
-        return True
-    cause = error.args[0] if error.args else None
-    reason = cause.reason if isinstance(cause, MaxRetryError) else None
-    return isinstance(reason, NewConnectionError) or _is_distrust(reason)
-
-
-def _is_distrust(reason: Exception | None) -> bool:
-    """A server's certificate is looked at before anything is sent; other trouble with TLS may come later."""
-    return isinstance(reason, SSLError) and any(isinstance(why, SSLCertVerificationError) for why in reason.args)

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from twophp.client.driver import AsyncMachinery, Machinery
-from twophp.client.libraries import Awaiting, Blocking, Body, any_library, asked_by, installed, is_ours, library_of
+from twophp.client.installed import any_library, installed, library_of
+from twophp.client.libraries import Awaiting, Blocking, Body, asked_by, is_ours
 from twophp.client.reconciler import MOST, Progress, Reconciliation
 from twophp.client.settings import Options, settings_of
 
@@ -46,11 +47,14 @@ class TwoPhaseTransport(SyncBase):
         inner = self._inner_of(library)
         if not is_ours(request):
             return inner.handle_request(request)
-        body = Body(self._machinery.settings.max_body_bytes)
+        settings = self._machinery.settings
+        body = Body(settings.max_body_bytes)
         for chunk in request.stream:
             body.add(chunk)
-        http = Blocking(inner, library, request.extensions)
-        return http.finished(self._machinery.call(asked_by(request, body.content, self._machinery.settings), http))
+        http = Blocking(inner, library, settings.max_body_bytes, request.extensions)
+        asked = asked_by(request, body.content, settings)
+        outcome = self._machinery.call(asked, http)
+        return http.finished(outcome)
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
         """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
@@ -85,7 +89,7 @@ class TwoPhaseTransport(SyncBase):
     def _own(self) -> Blocking:
         """The way to send what no caller asked for."""
         library = _library_behind(self._given, self._inner)
-        return Blocking(self._inner_of(library), library)
+        return Blocking(self._inner_of(library), library, self._machinery.settings.max_body_bytes)
 
 
 class AsyncTwoPhaseTransport(AsyncBase):
@@ -107,12 +111,14 @@ class AsyncTwoPhaseTransport(AsyncBase):
         inner = self._inner_of(library)
         if not is_ours(request):
             return await inner.handle_async_request(request)
-        body = Body(self._machinery.settings.max_body_bytes)
+        settings = self._machinery.settings
+        body = Body(settings.max_body_bytes)
         async for chunk in request.stream:
             body.add(chunk)
-        http = Awaiting(inner, library, request.extensions)
-        asked = asked_by(request, body.content, self._machinery.settings)
-        return http.finished(await self._machinery.call(asked, http, self._own))
+        http = Awaiting(inner, library, settings.max_body_bytes, request.extensions)
+        asked = asked_by(request, body.content, settings)
+        outcome = await self._machinery.call(asked, http, self._own)
+        return http.finished(outcome)
 
     async def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
         """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
@@ -147,7 +153,7 @@ class AsyncTwoPhaseTransport(AsyncBase):
 
     def _own(self) -> Awaiting:
         library = _library_behind(self._given, self._inner)
-        return Awaiting(self._inner_of(library), library)
+        return Awaiting(self._inner_of(library), library, self._machinery.settings.max_body_bytes)
 
 
 def _own_process(used: dict[tuple[int, Any], Any]) -> list[Any]:

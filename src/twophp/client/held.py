@@ -1,0 +1,44 @@
+"""What an answer that breaks off in its body means (ADR 0024).
+
+An answer that may end a two-phase call counts only with its whole body. It is read into memory before the flow hears of
+it, so an answer that breaks off is a lost one: the flow asks again with the same ids. What is not read ahead, a plain
+server's answer and what is longer than the bound, is streamed, and a PhaseError takes the place of the library's error.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twophp.client.exchange import CallInfo
+from twophp.core.errors import Advice, PhaseError
+from twophp.core.intent import SETTLED, Phase
+from twophp.wire import fields, grammar, response
+from twophp.wire.fields import Headers
+
+_GOES_ON: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING})
+
+
+def may_be_last(step: str, headers: Headers) -> bool:
+    """Whether an answer can be the end of a two-phase call, so that its body matters."""
+    phase = response.field(headers, fields.PHASE_STATE.key)
+    if phase is None:  # To Phase 1, this is a refusal, or a plain server's answer.
+        return step != "phase_1" or response.is_refusal(headers)
+    return grammar.read_phase(phase) not in _GOES_ON
+
+
+def broken_off(info: CallInfo) -> PhaseError:
+    """For an answer that breaks off while the caller reads it. No HTTP library's error: those are retried."""
+    if info["phase"] in SETTLED:
+        code, advice = "answer_gone", Advice.DONE
+        text = "the call has ended, and its answer broke off; the same named call brings it again"
+    else:
+        code, advice = "answer_lost", Advice.CHECK
+        text = "the server's answer broke off; the server is not known to speak 2PHP, so nobody can ask it again"
+    return PhaseError(
+        f"{text} ({code}; {advice}; client correlation id {info['client_correlation_id']})",
+        code=code,
+        advice=advice,
+        phase=info["phase"],
+        client_correlation_id=info["client_correlation_id"],
+        server_correlation_id=info["server_correlation_id"],
+    )

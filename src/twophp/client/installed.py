@@ -1,0 +1,34 @@
+"""Which of httpx and httpx2 are here, and which of them made a request."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Final
+
+from twophp.core.errors import ConfigError
+
+NAMES: Final = ("httpx2", "httpx")
+
+
+def library_of(request: Any) -> Any:
+    """The library that made this request."""
+    return sys.modules[type(request).__module__.partition(".")[0]]
+
+
+def installed() -> list[Any]:
+    """Those of the two that are here, the newer first."""
+    found = []
+    for name in NAMES:
+        try:
+            found.append(importlib.import_module(name))
+        except ModuleNotFoundError:
+            continue
+    return found
+
+
+def any_library() -> Any:
+    """One of the two, for what is sent when nobody has made a request yet."""
+    for library in installed():
+        return library
+    raise ConfigError('neither httpx2 nor httpx is installed: pip install "twophp[httpx2]"', code="no_http_library")
