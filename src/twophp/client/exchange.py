@@ -15,14 +15,23 @@ from twophp.wire.fields import Headers
 from twophp.wire.targets import Target
 
 
+class Hop(msgspec.Struct, frozen=True, kw_only=True):
+    """What a redirected call takes along to the next URL of the same origin (A-109)."""
+
+    client_correlation_id: str
+    first_url: str  # What the caller asked for: a named call is recognised by it.
+    origin: str
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as the caller made it, body and all."""
+    """A request as the caller made it, body and all. ``hop`` is there if the HTTP library follows a redirect."""
 
     method: str
     target: Target
     headers: Headers
     body: bytes
     options: CallOptions = CallOptions()
+    hop: Hop | None = None
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +134,7 @@ class CallInfo(TypedDict):
     client_correlation_id: str
     server_correlation_id: str | None
     phase: str | None
-    mode: str  # standard, async, auto_confirm; refused; plain: the server does not speak 2PHP.
+    mode: str  # standard, async, auto_confirm; refused; redirected; plain: the server does not speak 2PHP.
     resource_id: str | None
 
 

@@ -29,12 +29,11 @@ from twophp.core.policy import DAY_MS
 from twophp.core.records import Instant
 from twophp.wire import emit, response
 from twophp.wire.parse import TwoPhaseAnswer
-from twophp.wire.targets import Target, target_of
+from twophp.wire.targets import target_of
 
 FIRST_DELAY_S: Final = 0.1
 LONGEST_DELAY_S: Final = 2.0
 LONGEST_POLL_S: Final = 30.0
-MOST_REDIRECTS: Final = 5
 MAX_STATUS_BYTES: Final = 16 * 1024 * 1024
 REDIRECTS: Final = frozenset({307, 308})
 LATE: Final = "the server says that it was not confirmed in time"
@@ -61,6 +60,7 @@ def calling(asked: Asked, around: Around) -> Steps:
             if error.code != "ttl_expired" or error.advice is not Advice.RESUBMIT or fixed or left < 1:
                 raise
             left -= 1
+            asked = msgspec.structs.replace(asked, hop=None)
 
 
 class Conversation(Notebook):
@@ -175,26 +175,11 @@ class Conversation(Notebook):
             delay = min(2 * delay, LONGEST_DELAY_S)
 
     def _send_phase_one(self) -> Generator[Effect, Any, Reply]:
-        """Same-origin 307 and 308 are followed with the same id; ids go nowhere else (A-109)."""
-        for hop in range(MOST_REDIRECTS + 1):
-            headers = phase_one_headers(self._asked, self._settings, self._id, self._callback)
-            reply: Reply = yield Send(
-                step="phase_1",
-                method=self._asked.method,
-                target=self._target,
-                headers=headers,
-                body=self._asked.body,
-            )
-            there = self._redirected(reply)
-            if there is None or hop == MOST_REDIRECTS:
-                break
-            yield Read(reply=reply)
-            self._target = there
+        headers = phase_one_headers(self._asked, self._settings, self._id, self._callback)
+        reply: Reply = yield Send(
+            step="phase_1", method=self._asked.method, target=self._target, headers=headers, body=self._asked.body
+        )
         return reply
-
-    def _redirected(self, reply: Reply) -> Target | None:
-        where = response.location(reply.headers) if reply.status in REDIRECTS else None
-        return None if where is None else self._target.within(where)
 
     def _may_repeat(self) -> Generator[Effect, Any, None]:
         """A-06: a server that may be a plain one is never sent the same thing twice."""
@@ -239,6 +224,9 @@ class Conversation(Notebook):
 
     def _without_phase(self, reply: Reply) -> Heard:
         """A refusal of the middleware, or an answer of a server that does not speak 2PHP."""
+        if reply.status in REDIRECTS:  # Nothing was done. Whether to go there is the caller's to say (A-109).
+            yield from self._forget()
+            return self._outcome(reply, None, mode="redirected")
         refused = response.is_refusal(reply.headers)
         if self._mode is Mode.AUTO_CONFIRM and reply.status >= SERVER_ERROR and (refused or self._speaks()):
             yield Read(reply=reply)  # Nobody can tell whether it ran; the same id finds out (A-42).
@@ -330,8 +318,6 @@ class Conversation(Notebook):
 
     def _unconfirmed(self, reply: Reply) -> Heard:
         """An answer to Phase 2 that names no phase: a refusal, a redirect, or somebody in between."""
-        if 300 <= reply.status < 400:  # noqa: PLR2004 - A-109: returned as it is.
-            return self._outcome(reply, None)
         if reply.status >= SERVER_ERROR:
             yield Read(reply=reply)
             return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from twophp.client.exchange import Asked, Lost, NotSent, Outcome, Reply, Send
+from twophp.client import redirects
+from twophp.client.exchange import Asked, Hop, Lost, NotSent, Outcome, Reply, Send
 from twophp.client.held import may_be_last
 from twophp.client.options import options_of
 from twophp.client.settings import Settings
@@ -32,7 +33,7 @@ def is_ours(request: Any) -> bool:
     return not any(name.lower() in fields.BY_KEY for name, _value in request.headers.raw)
 
 
-def asked_by(request: Any, body: bytes, settings: Settings) -> Asked:
+def asked_by(request: Any, body: bytes, settings: Settings, hop: Hop | None = None) -> Asked:
     """The caller's request as a value. Raises PhaseError if it must not be sent at all."""
     url = request.url
     target = target_of(f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}")
@@ -45,6 +46,7 @@ def asked_by(request: Any, body: bytes, settings: Settings) -> Asked:
         headers=whole(request.headers.raw, body),
         body=body,
         options=options,
+        hop=redirects.within_origin(hop, target, options.client_correlation_id),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from twophp.client.exchange import Around, Asked, CallInfo, Effect, Outcome, Record, RecordBehind, Reply
 from twophp.client.outgoing import callback_url
+from twophp.client.settings import Settings
 from twophp.core.call import ASKABLE, OPEN, Call, Stage, meant_by
 from twophp.core.call_machine import Command, Decision, NotThere, Opening, Release, Told
 from twophp.core.errors import Advice, PhaseError, StoreError, WireError
@@ -50,7 +51,7 @@ class Notebook:
         self._known = around.known
         self._owner = around.owner
         self._steady = settings.steady
-        self._id = asked.options.client_correlation_id or settings.mint()
+        self._id = asked.options.client_correlation_id or _redirected_id(asked, settings) or settings.mint()
         self._target = asked.target
         self._mode = Mode.STANDARD if settings.callback is None else Mode.AUTO_CONFIRM
         self._callback = None
@@ -153,8 +154,10 @@ class Notebook:
         )
 
     def _meant(self) -> str:
-        content_type = response.field(self._asked.headers, b"content-type") or b""
-        return meant_by(self._asked.method, self._asked.target.url, content_type.decode("latin-1"), self._asked.body)
+        asked = self._asked
+        content_type = response.field(asked.headers, b"content-type") or b""
+        url = asked.hop.first_url if asked.hop else asked.target.url
+        return meant_by(asked.method, url, content_type.decode("latin-1"), asked.body)
 
     # Saying.
 
@@ -197,3 +200,8 @@ class Notebook:
             "client_correlation_id": self._id,
             "server_correlation_id": call.server_correlation_id if call else "",
         }
+
+
+def _redirected_id(asked: Asked, settings: Settings) -> str | None:
+    """The id of a call that a redirect brought here. An auto-confirmed one was noted under its first URL: it is new."""
+    return asked.hop.client_correlation_id if asked.hop and settings.callback is None else None

@@ -13,8 +13,9 @@ import requests
 from requests.adapters import DEFAULT_POOLSIZE, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 
+from twophp.client import redirects
 from twophp.client.driver import Machinery
-from twophp.client.exchange import Asked, Lost, NotSent, Outcome, Reply, Send
+from twophp.client.exchange import Asked, Hop, Lost, NotSent, Outcome, Reply, Send
 from twophp.client.held import may_be_last
 from twophp.client.libraries import DRAINED_BYTES, Body, refused, whole
 from twophp.client.options import options_of
@@ -57,8 +58,10 @@ class TwoPhaseAdapter(HTTPAdapter):
             return self.plainly(request, *args, **how)
         names = ("stream", "timeout", "verify", "cert", "proxies")
         http = _Blocking(self, request, dict(zip(names, args, strict=False)) | how)
-        asked = _asked_by(request, self._machinery.settings)
+        hop = redirects.arrive(request.hooks, request)  # The one thing that requests copies to the next request.
+        asked = _asked_by(request, self._machinery.settings, hop)
         outcome = self._machinery.call(asked, http)
+        redirects.leave(request.hooks, request, asked, outcome)
         return http.finished(outcome)
 
     @property
@@ -104,14 +107,17 @@ def _is_ours(request: Any) -> bool:
     return request.method in MUTATIONS and not any(_raw(name).lower() in fields.BY_KEY for name in request.headers)
 
 
-def _asked_by(request: Any, settings: Settings) -> Asked:
+def _asked_by(request: Any, settings: Settings, hop: Hop | None) -> Asked:
     target = target_of(request.url)
     options = options_of()
+    hop = redirects.within_origin(hop, target, options.client_correlation_id)
     if not settings.allow_insecure and not target.is_secure:
         raise refused("tls_required", f"{target.resource}: two-phase requests need https, or allow_insecure=True")
     body = Body(settings.max_body_bytes)
     for chunk in _chunks(request.body):
         body.add(_raw(chunk))
+    if isinstance(request.body, Iterator):  # Empty by now; a redirect takes the body along.
+        request.body = body.content
     headers = [(_field(name), _field(value)) for name, value in request.headers.items()]
     return Asked(
         method=request.method,
@@ -119,6 +125,7 @@ def _asked_by(request: Any, settings: Settings) -> Asked:
         headers=whole(headers, body.content),
         body=body.content,
         options=options,
+        hop=hop,
     )
 
 

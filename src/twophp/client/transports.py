@@ -6,6 +6,7 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from twophp.client import redirects
 from twophp.client.driver import AsyncMachinery, Machinery
 from twophp.client.installed import any_library, installed, library_of
 from twophp.client.libraries import Awaiting, Blocking, Body, asked_by, is_ours
@@ -48,12 +49,14 @@ class TwoPhaseTransport(SyncBase):
         if not is_ours(request):
             return inner.handle_request(request)
         settings = self._machinery.settings
+        hop = redirects.arrive(request.extensions, request)
         body = Body(settings.max_body_bytes)
         for chunk in request.stream:
             body.add(chunk)
         http = Blocking(inner, library, settings.max_body_bytes, request.extensions)
-        asked = asked_by(request, body.content, settings)
+        asked = asked_by(request, body.content, settings, hop)
         outcome = self._machinery.call(asked, http)
+        redirects.leave(request.extensions, request, asked, outcome)
         return http.finished(outcome)
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
@@ -112,12 +115,14 @@ class AsyncTwoPhaseTransport(AsyncBase):
         if not is_ours(request):
             return await inner.handle_async_request(request)
         settings = self._machinery.settings
+        hop = redirects.arrive(request.extensions, request)
         body = Body(settings.max_body_bytes)
         async for chunk in request.stream:
             body.add(chunk)
         http = Awaiting(inner, library, settings.max_body_bytes, request.extensions)
-        asked = asked_by(request, body.content, settings)
+        asked = asked_by(request, body.content, settings, hop)
         outcome = await self._machinery.call(asked, http, self._own)
+        redirects.leave(request.extensions, request, asked, outcome)
         return http.finished(outcome)
 
     async def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
