@@ -44,6 +44,7 @@ SETTINGS = {
     "expose_replay_policy": "tell clients `DTT-2PHP-Replay-Policy`",
     "expose_server_id": "add the server id to answers of opted-in requests in transparent mode (draft §5.5.6)",
     "max_body_bytes": "the largest request",
+    "body_timeout_s": "how long a body may take to arrive",
     "max_result_bytes": "the largest answer that is stored",
     "replay_wait_ms": "how long a second confirm waits for the first; by default `processing_timeout_ms`",
     "sweep_interval_s": "how often expired, abandoned and crashed intents are looked for",

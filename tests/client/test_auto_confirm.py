@@ -20,12 +20,13 @@ from tests.client.shop import Shop, committed, pair, served, shop
 from tests.engine.tls_server import Authority
 from twophp.asgi import Outgoing
 from twophp.client import Advice, CallbackReceiver, Evidence, PhaseError, classify
+from twophp.client.ledger import CALLBACK
 from twophp.client.outgoing import callback_token
 from twophp.core.intent import Mode, Phase
 from twophp.engine.egress import Rules
 from twophp.engine.webhooks import read_secret, sign
 from twophp.stores.clock import system_clock
-from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.urls import open_vault
 from twophp.wire.callback import Acknowledgement, encode
 
 SOMEWHERE = "https://checkout.example/2php/callback"
@@ -122,8 +123,7 @@ def acknowledge(folder: Path, orders: Shop, known: str = "", signed: str = "", *
     )
 
     async def deliver() -> int:
-        async with SQLiteStore(str(folder / "checkout.db")) as store:
-            secret = await store.kept("callback_secret", "")
+        (secret,) = open_vault(f"sqlite:///{folder}/checkout.db").derived(CALLBACK)
         token = wrong.get("token", callback_token(secret, client_id))
         headers = sign("w-1", body, secrets=[read_secret(signed)], now=system_clock()) if signed else ()
         async with receiving(folder, [known] if known else []) as receiver:
@@ -237,7 +237,7 @@ def test_a_plain_server_leaves_no_trace_of_it(kind: str, tmp_path: Path) -> None
 
 
 def test_a_callback_that_the_server_refuses_is_an_answer(orders: Shop, tmp_path: Path) -> None:
-    with caller("httpx2", tmp_path, callback="https://127.0.0.1/told") as http:
+    with caller("httpx2", tmp_path, callback="https://localhost/told") as http:
         said = http.post(f"{orders.url}/orders")
     assert (said.status, said.info["mode"], said.json["code"]) == (400, "refused", "bad_callback")
     assert orders.runs == []

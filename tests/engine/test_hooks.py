@@ -24,6 +24,7 @@ from twophp.core.phase import Confirm, Settle
 from twophp.engine import hooks as module
 from twophp.engine.callbacks import signed_post
 from twophp.engine.egress import Rules
+from twophp.engine.egress_lookups import Lookups
 from twophp.engine.hooks import HOOKS, Hooks, PhaseEvent, hook_deliverer
 from twophp.engine.intents import Intents
 from twophp.engine.outbox import Outbox
@@ -293,7 +294,7 @@ async def test_a_webhook_is_signed_and_goes_through_the_gate(tmp_path: Path) -> 
     async with serving(site.behaviour(), tls) as port:
         hooks.webhook(f"https://{NAME}:{port}/failed", phases=["FAILED"], name="shop.failed")
         hooks.webhook("https://169.254.169.254/", phases=["FAILED"], name="inwards")
-        service = Service(hooks, signed_post(local, SECRETS, authority.trusted(), loopback))
+        service = Service(hooks, signed_post(local, SECRETS, authority.trusted(), Lookups(loopback)))
         await service.fail()
         await service.deliver()
         now = service.clock.now = T0 + DEFAULT_TRIES.first_delay_ms

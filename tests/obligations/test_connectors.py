@@ -12,7 +12,8 @@ from twophp.core.intent import Mode
 from twophp.core.job import DEFAULT_TRIES, Enqueue, Job, decide
 from twophp.core.obligation import Obligation, State, by_id
 from twophp.engine.callbacks import Call, callback_deliverer, callback_letter, signed_post
-from twophp.engine.egress import Rules
+from twophp.engine.egress import Rules, system_resolver
+from twophp.engine.egress_lookups import Lookups
 from twophp.engine.hooks import Hooks, hook_deliverer
 from twophp.engine.intents import Intents
 from twophp.engine.outbox import Delivery, Outbox
@@ -48,10 +49,10 @@ async def test_a_connector_that_is_called_directly_raises(shown: Obligation | No
     called: list[object] = []
     hooks = Hooks()
     hooks.on_phase("COMMITTED", name="release_stock")(called.append)
-    tls = ssl.create_default_context()
-    send = signed_post(Rules(), (), tls)
+    tls, lookups = ssl.create_default_context(), Lookups(system_resolver)
+    send = signed_post(Rules(), (), tls, lookups)
     attempts = [
-        callback_deliverer(Rules(), (), tls)(_with_payload(delivery("callback", shown))),
+        callback_deliverer(Rules(), (), tls, lookups)(_with_payload(delivery("callback", shown))),
         hook_deliverer(hooks)(delivery("hook", shown)),
         send("id", Call("https://hooks.example.com/", b"{}"), delivery("callback", shown)),
     ]

@@ -29,12 +29,12 @@ STATUSES = {
     401: {"unauthenticated"},
     403: {"tls_required", "other_identity"},
     404: {"unknown_intent"},
-    408: {"ttl_expired"},
+    408: {"ttl_expired", "body_too_slow"},
     409: {"still_processing"},
     413: {"body_too_large"},
     422: {"fingerprint_mismatch", "invalid_request", "mode_mismatch"},
     429: {"quota_exceeded"},
-    500: {"internal", "outcome_indeterminate", "handler_failed", "not_settled"},
+    500: {"internal", "outcome_indeterminate", "handler_failed", "not_settled", "record_tampered"},
     503: {"store_unavailable", "store_overloaded", "commit_unknown", "store_poisoned"},
 }
 

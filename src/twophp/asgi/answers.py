@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from twophp.asgi.messages import PATH_SAFE, Answer
+from twophp.asgi.messages import PATH_SAFE, Answer, Scope
 from twophp.core.errors import StoreError, StoreUnavailable, TwoPHPError, Unauthenticated, WireError
 from twophp.core.intent import SETTLED, Intent, Mode, Phase
 from twophp.core.policy import ReplayPolicy
@@ -56,6 +56,13 @@ def of_error(error: TwoPHPError) -> Answer:
         challenge = (b"www-authenticate", error.challenge.encode())
         return Answer(answer.status, (*answer.headers, challenge), answer.body)
     return answer
+
+
+def closing(answer: Answer, scope: Scope) -> Answer:
+    """The same, and the connection is closed: the rest of the request is not waited for. HTTP/2 has no such field."""
+    if not scope.get("http_version", "1.1").startswith("1"):
+        return answer
+    return Answer(answer.status, (*answer.headers, (b"connection", b"close")), answer.body)
 
 
 def refused(code: str, *, retry_after_s: int | None = None) -> Answer:

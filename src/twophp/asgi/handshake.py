@@ -140,7 +140,7 @@ class Handshake:
         )
         try:
             principal = await self._whoever(head)
-            body = await read_body(head, receive, self._settings.max_body_bytes)
+            body = await read_body(head, receive, self._settings.max_body_bytes, self._settings.body_timeout_s)
             request, registering = self._registering(
                 asked, head, principal, scope, body, endpoint.policy, is_plain=True
             )
@@ -179,7 +179,7 @@ class Handshake:
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, endpoint: Endpoint
     ) -> Answer:
         policy, began = endpoint.policy, self._seconds() if self._times else 0.0
-        body = await read_body(head, receive, self._settings.max_body_bytes)
+        body = await read_body(head, receive, self._settings.max_body_bytes, self._settings.body_timeout_s)
         refusal: TwoPHPError | None = None
         if self._settings.prevalidate is not None:
             try:
@@ -239,7 +239,7 @@ class Handshake:
     ) -> Decision:
         """Registered and confirmed at once: whoever is cut off from here on may have crossed the point of no return."""
         if callback is not None:
-            register = partial(self._registered_and_owed, register, await self._owed(callback, principal))
+            register = partial(self._registered_and_owed, register, self._owed(callback, principal))
         try:
             return await register()
         except asyncio.CancelledError:
@@ -267,10 +267,10 @@ class Handshake:
         if isinstance(decision.verdict, Goto):
             self._begin(_intent_of(decision), scope)
 
-    async def _owed(self, callback: str, principal: str) -> Owing:
+    def _owed(self, callback: str, principal: str) -> Owing:
         """The acknowledgement of an auto-confirmed request; one that may not go out is refused once it is owed."""
-        may_go_out = await self._settings.outgoing.lets_out(callback, principal)
-        return acknowledgement(self._server.outbox, callback, may_go_out=may_go_out)
+        may_go_out = self._settings.outgoing.lets_out(callback, principal)
+        return acknowledgement(self._server.outbox, callback, principal, may_go_out=may_go_out)
 
     def _register_command(
         self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
@@ -317,7 +317,7 @@ class Handshake:
         self, asked: PhaseTwo, head: Head, principal: str, scope: Scope, receive: Receive
     ) -> Answer | None:
         began, server, guard = self._seconds() if self._times else 0.0, self._server, self._guard
-        await read_body(head, receive, CONFIRM_BODY_LIMIT)
+        await read_body(head, receive, CONFIRM_BODY_LIMIT, self._settings.body_timeout_s)
         recalled = self._executions.recall(asked.server_correlation_id)
         if recalled is not None and self._may_be_repeated(recalled.intent, asked, head, principal):
             server.observer.replayed(recalled.intent)

@@ -35,6 +35,7 @@ from twophp.wire.rows import Id, row_document
 
 MOST: Final = 1_000
 MOST_LEASES: Final = 100
+BODY_S: Final = 60.0
 MAX_BODY_BYTES: Final = 1024 * 1024
 CHALLENGE: Final = "Bearer"
 
@@ -84,7 +85,7 @@ class Management:
             return refused("bad_request")
         self._check(head)
         try:
-            wanted = _decode(await read_body(head, receive, MAX_BODY_BYTES))
+            wanted = _decode(await read_body(head, receive, MAX_BODY_BYTES, BODY_S))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise WireError("not a pull", code="bad_request") from error
         document = await (self._told(wanted) if wanted.about or wanted.leases else self._pulled(wanted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
@@ -88,11 +89,19 @@ def head_of(scope: Scope, now: Instant) -> Head:
     )
 
 
-async def read_body(head: Head, receive: Receive, limit: int) -> bytes:
-    """The whole body, or WireError as soon as it is known to be too large (A-16)."""
+async def read_body(head: Head, receive: Receive, limit: int, within_s: float) -> bytes:
+    """The whole body, or WireError as soon as it is known to be too large or too slow (A-16)."""
     for name, value in head.scope["headers"]:  # Only to refuse early, so the spelling that ASGI prescribes will do.
         if name == b"content-length" and value.isdigit() and (len(value) > LONGEST_LENGTH or int(value) > limit):
             raise WireError("the body is too large", code="body_too_large")
+    try:
+        async with asyncio.timeout(within_s):
+            return await _received(receive, limit)
+    except TimeoutError:
+        raise WireError("the body arrives too slowly", code="body_too_slow") from None
+
+
+async def _received(receive: Receive, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 
-from twophp.asgi.answers import INTERNAL_ERROR, of_error, refused
+from twophp.asgi.answers import INTERNAL_ERROR, closing, of_error, refused
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import Management
@@ -248,6 +248,8 @@ class TwoPhaseMiddleware:
             answer = of_error(error)
             if answer.status >= INTERNAL_ERROR:
                 log.exception("a two-phase request failed")
+            if error.code == "body_too_slow":
+                answer = closing(answer, scope)
         if answer is None:
             await self.app(scope, receive, send)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import ssl
@@ -15,7 +14,6 @@ from msgspec.structs import force_setattr
 
 from twophp.core.errors import (
     ConfigError,
-    DeliveryFailed,
     EgressRefused,
     StoreOverloaded,
     Unauthenticated,
@@ -26,7 +24,8 @@ from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
 from twophp.engine.effects import act_deliverer
-from twophp.engine.egress import Lines, Resolver, Rules, Target, check_url, resolve, system_resolver
+from twophp.engine.egress import Lines, Resolver, Rules, check_url, system_resolver
+from twophp.engine.egress_lookups import Lookups
 from twophp.engine.environment import names, secret_in
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
 from twophp.engine.identify import Who, principal_of
@@ -41,8 +40,6 @@ from twophp.wire.callback import Acknowledgement, encode
 log: Final = logging.getLogger("twophp.server")
 
 SECRETS_VARIABLE: Final = "TWOPHP_WEBHOOK_SECRETS"
-LOOK_UP_S: Final = 1.0
-"""How long a request waits for the name of its callback; a name that is slower is judged when it is called."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,39 +71,30 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         """
         return _secrets(self.webhook_secrets or names(secret_in(os.environ, SECRETS_VARIABLE) or ""))
 
-    async def lets_out(self, url: str, principal: str) -> bool:
-        """Whether a callback may be called, as far as that is known now (A-65): by its text, then by its addresses.
+    def lets_out(self, url: str, principal: str) -> bool:
+        """Whether a callback may be called, by its text alone (A-65): the rules, then what the identity may name.
 
-        A name that nobody knows, or not in time, is no refusal: it may be known at the first attempt, and every
-        attempt judges the addresses it gets. What the text alone rules out is not looked up.
+        No name is looked up and no address is judged here. Each attempt does both. A request is therefore answered
+        alike whatever is behind its callback: a public host, an inner one or none.
         """
         try:
-            target = self._check(url, principal)
-            async with asyncio.timeout(LOOK_UP_S):
-                await resolve(target, resolver=self.resolver)
+            check_url(url, rules=self.rules)
+            hosts = {principal_of(who): hosts for who, hosts in self.hosts_of.items()}.get(principal)
+            if hosts is not None:
+                check_url(url, rules=msgspec.structs.replace(self.rules, hosts=hosts))
         except EgressRefused as refusal:
             log.info("a callback may not be called: %s", refusal.reason)  # The caller is told that much and no more.
             return False
-        except (DeliveryFailed, TimeoutError):
-            return True
         return True
-
-    def _check(self, url: str, principal: str) -> Target:
-        """By the text alone, whoever asks how often: the rules first, then what the identity may name."""
-        target = check_url(url, rules=self.rules)
-        hosts = {principal_of(who): hosts for who, hosts in self.hosts_of.items()}.get(principal)
-        if hosts is not None:
-            check_url(url, rules=msgspec.structs.replace(self.rules, hosts=hosts))
-        return target
 
     def outbox(
         self, store: Store, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
     ) -> Outbox:
         """The outbox of one service, with everything that can be owed."""
         self.hooks.check(self.rules)
-        lines = Lines()
-        send = signed_post(self.rules, self.secrets(), self.ssl_context, self.resolver, lines=lines)
-        callbacks = callback_deliverer(self.rules, self.secrets(), self.ssl_context, self.resolver, lines=lines)
+        lines, lookups = Lines(), Lookups(self.resolver)
+        send = signed_post(self.rules, self.secrets(), self.ssl_context, lookups, lines=lines)
+        callbacks = callback_deliverer(self.rules, self.secrets(), self.ssl_context, lookups, lines=lines)
         deliver = {
             "callback": callbacks,
             "hook": hook_deliverer(self.hooks, send),
@@ -143,7 +131,7 @@ def bad_callback() -> WireError:
     return WireError("the callback may not be called", code="bad_callback")
 
 
-def acknowledgement(outbox: Outbox, url: str, *, may_go_out: bool) -> Owing:
+def acknowledgement(outbox: Outbox, url: str, principal: str, *, may_go_out: bool) -> Owing:
     """The callback that an auto-confirmed request owes (draft §5.5.3): durable with the PONR, begun before the work.
 
     One that may not go out, or for which there is no room, is refused when it would be owed, inside the transaction,
@@ -154,7 +142,7 @@ def acknowledgement(outbox: Outbox, url: str, *, may_go_out: bool) -> Owing:
     def letter(intent: Intent, now: Instant) -> Letter:
         if not may_go_out:
             raise bad_callback()
-        if outbox.is_full:
+        if outbox.is_full_for(principal):
             raise StoreOverloaded("too many callbacks are under way")
         body = encode(
             Acknowledgement(
@@ -164,9 +152,10 @@ def acknowledgement(outbox: Outbox, url: str, *, may_go_out: bool) -> Owing:
             )
         )
         client_id = intent.client_correlation_id
-        return callback_letter(intent.server_correlation_id, url, body, client_correlation_id=client_id)
+        server_id = intent.server_correlation_id
+        return callback_letter(server_id, url, body, client_correlation_id=client_id, principal=principal)
 
-    return outbox.owing(letter)
+    return outbox.owing(letter, principal)
 
 
 def _secrets(texts: Collection[str]) -> list[Secret]:

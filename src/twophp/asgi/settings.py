@@ -9,12 +9,13 @@ from types import NoneType
 from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from twophp.asgi.answers import ResourceId
 from twophp.asgi.outgoing import Outgoing
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
-from twophp.core.quota import Quota
+from twophp.core.quota import DEFAULT_QUOTA, Quota
 from twophp.engine.endpoints import NEVER_REGISTERED, Endpoints
 from twophp.engine.identify import Identify
 from twophp.engine.kinds import Kinds, check_bounds, check_kinds, several
@@ -65,11 +66,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     expose_server_id: bool = False
     stored_headers: frozenset[bytes] = frozenset()
     max_body_bytes: int = MIB
+    body_timeout_s: float = 60.0  # A body that takes longer to arrive is ended.
     max_result_bytes: int = 4 * MIB
     replay_wait_ms: int | None = None  # None: the endpoint's processing_timeout_ms.
     sweep_interval_s: float = 1.0
     drain_timeout_s: float = 10.0
-    quota: Quota | None = None
+    quota: Quota | None = DEFAULT_QUOTA  # Of each principal; None: no bound.
     ledger_retention_ms: int | None = RETENTION_MS  # After a row's arrival at the central ledger; None: for ever.
     central: str | None = None  # Where rows are sent to, as whom, and how often; also TWOPHP_CENTRAL, ..._TOKEN.
     central_token: str | None = None
@@ -80,6 +82,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_kinds(self, _KINDS)
+        if self.quota is DEFAULT_QUOTA and self.max_body_bytes > DEFAULT_QUOTA.open_bytes:
+            force_setattr(self, "quota", Quota(open_bytes=self.max_body_bytes))
         rules = [
             (bool(self.service) and self.service.isprintable(), "service must be a printable name"),
             (callable(self.identify), "identify must be a callable; say identify=anonymous if nobody is known"),
@@ -101,6 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (self.success_status in ("200", "passthrough"), "success_status is '200' or 'passthrough'"),
             (self.max_body_bytes > 0, "max_body_bytes must be positive"),
+            (self.body_timeout_s > 0, "body_timeout_s must be positive"),
             (self.max_result_bytes > 0, "max_result_bytes must be positive"),
             (
                 self.ledger_retention_ms is None or self.ledger_retention_ms > 0,
@@ -123,7 +128,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(problem, code="bad_setting")
         check_bounds(
             self,
-            seconds=("sweep_interval_s", "drain_timeout_s"),
+            seconds=("sweep_interval_s", "drain_timeout_s", "body_timeout_s"),
             milliseconds=("replay_wait_ms", "ledger_retention_ms"),
         )
 
@@ -171,6 +176,7 @@ class Options(TypedDict, total=False):
     expose_replay_policy: bool
     expose_server_id: bool
     max_body_bytes: int
+    body_timeout_s: float
     max_result_bytes: int
     replay_wait_ms: int | None
     sweep_interval_s: float

@@ -32,8 +32,8 @@ OPEN: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING})
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """The most that one principal may have open: intents, and bytes of their stored requests."""
 
-    open_intents: int = 1_000
-    open_bytes: int = 64 * 1024 * 1024
+    open_intents: int = 10_000
+    open_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -42,6 +42,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"a quota's {name} must be a whole number, not {given!r}", code="bad_quota")
         if self.open_intents < 1 or self.open_bytes < 1:
             raise ConfigError("a quota that admits nothing is no quota", code="bad_quota")
+
+
+DEFAULT_QUOTA: Final = Quota()
+"""What a principal may have open where the service says nothing: no caller fills the disk alone."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

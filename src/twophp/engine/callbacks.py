@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from twophp.engine.connectors import require_committed
-from twophp.engine.egress import TIMEOUT_S, Lines, Resolver, Rules, check_url, default_tls, post, system_resolver
+from twophp.engine.egress import TIMEOUT_S, Lines, Rules, check_url, default_tls, post
+from twophp.engine.egress_lookups import Lookups
 from twophp.engine.outbox import Deliver, Delivery, Letter
 from twophp.engine.webhooks import Secret, sign
 
@@ -25,6 +26,7 @@ class Call(msgspec.Struct, frozen=True):
     body: bytes
     headers: tuple[tuple[str, str], ...] = (("Content-Type", "application/json"),)
     client_correlation_id: str = ""  # Not sent: the outbox names it in its log.
+    principal: str = ""  # Not sent: whose share of the look-ups it takes. Empty for the service's own calls.
 
 
 SignedPost: TypeAlias = Callable[[str, Call, Delivery], Awaitable[None]]
@@ -33,13 +35,16 @@ SignedPost: TypeAlias = Callable[[str, Call, Delivery], Awaitable[None]]
 _CALL: Final = msgspec.msgpack.Decoder(Call)
 
 
-def callback_letter(server_correlation_id: str, url: str, body: bytes, *, client_correlation_id: str = "") -> Letter:
+def callback_letter(
+    server_correlation_id: str, url: str, body: bytes, *, client_correlation_id: str = "", principal: str = ""
+) -> Letter:
     """The acknowledgement of draft §5.5.4, encoded by whoever knows the wire."""
+    call = Call(url, body, client_correlation_id=client_correlation_id, principal=principal)
     return Letter(
         job_id=f"{server_correlation_id}/callback",
         work="callback",
         subject=server_correlation_id,
-        payload=msgspec.msgpack.encode(Call(url, body, client_correlation_id=client_correlation_id)),
+        payload=msgspec.msgpack.encode(call),
     )
 
 
@@ -47,7 +52,7 @@ def signed_post(
     rules: Rules,
     secrets: Sequence[Secret],
     ssl_context: ssl.SSLContext | None,
-    resolver: Resolver = system_resolver,
+    lookups: Lookups,
     *,
     timeout_s: float = TIMEOUT_S,
     lines: Lines | None = None,
@@ -67,7 +72,7 @@ def signed_post(
             (*call.headers, *signature),
             ssl_context=ssl_context or default_tls(),
             timeout_s=timeout_s,
-            resolver=resolver,
+            resolver=lookups.of(call.principal),
             lines=lines,
             on_sent=delivery.sent,
         )
@@ -79,13 +84,13 @@ def callback_deliverer(
     rules: Rules,
     secrets: Sequence[Secret],
     ssl_context: ssl.SSLContext | None,
-    resolver: Resolver = system_resolver,
+    lookups: Lookups,
     *,
     timeout_s: float = TIMEOUT_S,
     lines: Lines | None = None,
 ) -> Deliver:
     """Delivers ``callback`` jobs. The webhook's id is the server correlation id: receivers drop repeats by it."""
-    send = signed_post(rules, secrets, ssl_context, resolver, timeout_s=timeout_s, lines=lines)
+    send = signed_post(rules, secrets, ssl_context, lookups, timeout_s=timeout_s, lines=lines)
 
     async def deliver(delivery: Delivery) -> None:
         await send(delivery.job.subject, _CALL.decode(delivery.payload), delivery)

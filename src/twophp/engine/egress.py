@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from typing import Final, TypeAlias
+from typing import Final
 
 from twophp.core.errors import ConfigError, DeliveryFailed
 from twophp.engine.egress_addresses import Address, read_address
@@ -37,18 +37,16 @@ from twophp.engine.egress_http import (
     status_of,
 )
 from twophp.engine.egress_lines import Line, Lines, open_line
+from twophp.engine.egress_lookups import MOST_EACH, Resolver
 from twophp.engine.egress_urls import Rules, Target, check_address, check_url, refused
 
-__all__ = ["Lines", "Rules", "Target", "check_url", "default_tls", "post", "resolve", "system_resolver"]
+__all__ = ["Lines", "Resolver", "Rules", "Target", "check_url", "default_tls", "post", "resolve", "system_resolver"]
 
 TIMEOUT_S: Final = 5.0
 MAX_ADDRESSES: Final = 32
 """A name with more is not asked to be reached but to be waited for."""
 MAX_CONNECTS: Final = 3
 """How many addresses are tried, each for its share of the time."""
-
-Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""From a name and a port to addresses as text, in the order to be tried; raises OSError."""
 
 # Foreign errors, most special first: SSLError and TimeoutError are OSErrors too.
 REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
@@ -62,7 +60,7 @@ REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
 
 # A name server that never answers holds a thread for as long as the system's resolver is patient. These threads are
 # ours alone, so that it cannot hold the ones the application works with.
-_RESOLVING: Final = ThreadPoolExecutor(max_workers=8, thread_name_prefix="twophp-resolve")
+_RESOLVING: Final = ThreadPoolExecutor(max_workers=16 * MOST_EACH, thread_name_prefix="twophp-resolve")
 
 
 @cache  # To read all the certificates takes long, and most services never call anybody.

@@ -39,7 +39,7 @@ from twophp.core.records import Instant, JournalEvent
 from twophp.engine.callbacks import Call, SignedPost
 from twophp.engine.calling import Caller
 from twophp.engine.connectors import require_committed
-from twophp.engine.egress_urls import Rules, check_url
+from twophp.engine.egress_urls import Rules, check_address, check_url
 from twophp.engine.outbox import Deliver, Delivery, Letter
 
 COMMAND_TIMEOUT_S: Final = 20.0
@@ -120,7 +120,9 @@ class Hooks:
         for hook in self._hooks.values():
             if hook.url is not None:
                 try:
-                    check_url(hook.url, rules=rules)
+                    target = check_url(hook.url, rules=rules)
+                    if target.address is not None:  # Ours to name, so it is judged when it is said.
+                        check_address(target, target.address)
                 except EgressRefused as refusal:
                     message = f"The gate does not let out the webhook {hook.name!r} ({refusal.reason})."
                     raise ConfigError(message, code="bad_hook") from refusal

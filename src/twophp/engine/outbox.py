@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal, TypeAlias
@@ -52,6 +53,7 @@ from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.engine.connectors import CONNECTORS, committed_with
 from twophp.engine.intents import Follow
+from twophp.engine.milestones import Milestones
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.reopening import transacted
 from twophp.ports import Change, Find, Part, Put, Records, Store, Vault
@@ -62,6 +64,8 @@ CONCURRENCY: Final = 32
 """How many attempts ``run`` makes at a time."""
 CAPACITY: Final = 1024
 """How many attempts may be under way before ``is_full`` says so."""
+SHARES: Final = 8
+"""One principal has this part of the capacity at most."""
 POLL_S: Final = 1.0
 CLOSE_S: Final = 10.0
 CUT_OFF_S: Final = 1.0
@@ -121,33 +125,6 @@ def spread(job: Job) -> float:
     return int(digest(JITTER_TAG, job.job_id.encode(), str(job.attempts).encode())[:8], 16) / 0xFFFF_FFFF
 
 
-class _Milestones:
-    """How far an attempt has come, for whoever waits for it."""
-
-    __slots__ = ("sent", "started")
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[bool] = loop.create_future()
-        self.sent: asyncio.Future[bool] = loop.create_future()
-
-    def has_started(self) -> None:
-        _reach(self.started, reached=True)
-
-    def has_sent(self) -> None:
-        _reach(self.sent, reached=True)
-
-    def is_over(self, _task: asyncio.Task[None]) -> None:
-        """What was not reached by now never is."""
-        _reach(self.started, reached=False)
-        _reach(self.sent, reached=False)
-
-
-def _reach(milestone: asyncio.Future[bool], *, reached: bool) -> None:
-    if not milestone.done():  # It is also done when whoever waited has gone.
-        milestone.set_result(reached)
-
-
 class Outbox:
     """The jobs of one service. Use it from the store's event loop."""
 
@@ -183,6 +160,7 @@ class Outbox:
         self._news = asyncio.Event()
         self._attempts: set[asyncio.Task[None]] = set()
         self._of_run: set[asyncio.Task[None]] = set()
+        self._started_for: Counter[str] = Counter()  # First attempts under way, by principal.
         self._closing = False
 
     # Making jobs.
@@ -203,9 +181,9 @@ class Outbox:
         assert isinstance(put.record, Job)
         return put, committed_with(put.record, now)
 
-    def owing(self, letter_of: LetterOf) -> Owing:
-        """Owe one letter if a decision crosses the point of no return, and start it then."""
-        return Owing(self, letter_of)
+    def owing(self, letter_of: LetterOf, principal: str = "") -> Owing:
+        """Owe one letter if a decision crosses the point of no return, and start it then, for ``principal``."""
+        return Owing(self, letter_of, principal)
 
     def follow(self, letters_of: LettersOf) -> Follow:
         """Owe whatever letters a decision gives rise to, for ``run`` to deliver."""
@@ -226,6 +204,10 @@ class Outbox:
         """Whether so many attempts are under way that nobody should promise another."""
         return len(self._attempts) >= self._capacity
 
+    def is_full_for(self, principal: str) -> bool:
+        """Whether all the room is taken, or this principal's share of it: slow callbacks of one refuse no other's."""
+        return self.is_full or self._started_for[principal] >= max(self._capacity // SHARES, 1)
+
     @property
     def attempts_count(self) -> int:
         """How many attempts are under way."""
@@ -242,6 +224,7 @@ class Outbox:
         *,
         barrier: Barrier = "started",
         within_s: float = BARRIER_S,
+        principal: str = "",
     ) -> bool:
         """Begin the first attempt of a job put with ``started=True``, and return as soon as it has begun (A-38).
 
@@ -253,15 +236,17 @@ class Outbox:
         assert isinstance(job, Job) and job.state is State.RUNNING and sealed is not None  # noqa: PT018
         if self._closing:
             return False
-        milestones = _Milestones()
-        _task = self._begin(job, obligation, sealed, milestones)
+        milestones = Milestones()
+        task = self._begin(job, obligation, sealed, milestones)
+        self._started_for[principal] += 1
+        task.add_done_callback(lambda _task: self._first_attempt_ended(principal))
         if barrier == "started":
             return await milestones.started
         await asyncio.wait((milestones.sent,), timeout=within_s)
         return milestones.sent.done() and milestones.sent.result()
 
     def _begin(
-        self, job: Job, obligation: Obligation | None, sealed: Sealed, milestones: _Milestones
+        self, job: Job, obligation: Obligation | None, sealed: Sealed, milestones: Milestones
     ) -> asyncio.Task[None]:
         task = asyncio.create_task(self._attempt(job, obligation, sealed, milestones), name=f"twophp {job.job_id}")
         self._attempts.add(task)
@@ -274,7 +259,12 @@ class Outbox:
         self._of_run.discard(task)
         self._news.set()  # There is room for another.
 
-    async def _attempt(self, job: Job, obligation: Obligation | None, sealed: Sealed, milestones: _Milestones) -> None:
+    def _first_attempt_ended(self, principal: str) -> None:
+        self._started_for[principal] -= 1
+        if not self._started_for[principal]:
+            del self._started_for[principal]
+
+    async def _attempt(self, job: Job, obligation: Obligation | None, sealed: Sealed, milestones: Milestones) -> None:
         """Deliver once and note what came of it. If nobody can note it, the lease ends and it is made again."""
         milestones.has_started()  # Whoever waits goes on no sooner than at our first real wait.
         ended = await self._delivered(job, obligation, sealed, milestones.has_sent)
@@ -375,7 +365,7 @@ class Outbox:
         sealed = await self._store.unseal(by_job_id(job.job_id), "payload")
         # Without one it was delivered meanwhile, by an attempt that was given up too early.
         if sealed is not None and not self._closing:
-            self._of_run.add(self._begin(job, obligation, sealed, _Milestones()))
+            self._of_run.add(self._begin(job, obligation, sealed, Milestones()))
 
     # What is told of them.
 
@@ -429,9 +419,10 @@ class Outbox:
 class Owing:
     """A ``Follow`` that owes one letter, and begins to deliver it once it is durable."""
 
-    def __init__(self, outbox: Outbox, letter_of: LetterOf) -> None:
+    def __init__(self, outbox: Outbox, letter_of: LetterOf, principal: str = "") -> None:
         self._outbox = outbox
         self._letter_of = letter_of
+        self._principal = principal
         self._puts: tuple[Put, ...] = ()
 
     def __call__(self, decision: phase.Decision) -> tuple[Put, ...]:
@@ -451,7 +442,7 @@ class Owing:
             return False
         (job, owed), self._puts = self._puts, ()
         assert isinstance(owed.record, Obligation)
-        return await self._outbox.start(job, owed.record, barrier=barrier, within_s=within_s)
+        return await self._outbox.start(job, owed.record, barrier=barrier, within_s=within_s, principal=self._principal)
 
 
 def _crosses_ponr(decision: phase.Decision) -> bool:

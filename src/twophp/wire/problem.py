@@ -56,6 +56,8 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "other_identity": Kind(403, "The intent belongs to another identity."),  # draft §13.2; A-67: no Phase-State
     "unknown_intent": Kind(404, "No such intent."),  # no Phase-State
     "ttl_expired": Kind(408, EXPIRED_MESSAGE, Phase.TTL_EXPIRED),  # draft §5.4
+    # No Phase-State: nothing was registered. The connection is of no more use, so the answer says that it closes.
+    "body_too_slow": Kind(408, "The body arrived too slowly."),
     "still_processing": Kind(409, "The intent is still being processed.", Phase.PROCESSING),  # T2
     "body_too_large": Kind(413, "The body is too large."),
     "fingerprint_mismatch": Kind(422, "The correlation id was used for another request."),
@@ -65,6 +67,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "quota_exceeded": Kind(429, "Too many open intents."),
     "internal": Kind(500, "Internal error."),
     "outcome_indeterminate": Kind(500, "Outcome indeterminate.", Phase.FAILED),  # A-34, its exact words
+    "record_tampered": Kind(500, "The stored intent was changed; nothing acts on it. Ask its operator."),
     "not_settled": Kind(500, "The outcome is not durable yet; ask again with the same ids.", Phase.PROCESSING),
     "handler_failed": Kind(500, "Processing failed.", Phase.FAILED),  # draft §5.3.2
     "store_unavailable": Kind(503, "The ledger is unavailable; nothing was registered."),
