@@ -288,6 +288,10 @@ class Vault(Protocol):
         """Decrypt, or raise Tampered or KeyMissing. Never returns bytes that are not what was sealed here."""
         ...
 
+    def derived(self, purpose: bytes) -> tuple[bytes, ...]:
+        """A secret for this purpose from each key of the ring, the active one's first. Nothing of it is stored."""
+        ...
+
 
 Clock: TypeAlias = Callable[[], Instant]
 MintId: TypeAlias = Callable[[], str]

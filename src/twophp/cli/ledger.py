@@ -10,8 +10,10 @@ from twophp.cli.ledger_rows import initiated, stalled, tail
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, sqlite_path
 from twophp.cli.proofs import prove, verify_central
 from twophp.cli.remote import is_remote
+from twophp.stores.sqlite.reading import holds_seals
 from twophp.stores.sqlite.verify import Head, Report
 from twophp.stores.sqlite.verify import verify as verify_file
+from twophp.stores.urls import open_vault
 
 
 @click.group(short_help="Look at ledgers: who called whom, with what outcome.")
@@ -35,28 +37,39 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
     epilog=examples(
         "ledger verify orders.db",
         "ledger verify sqlite:///orders.db --expect 42:9f86d081...",
+        "ledger verify orders.db --open-seals",
         "ledger verify https://central.example --expect 42:9f86d081...",
     ),
 )
 @click.argument("url_or_path")
 @click.option("--expect", metavar="SEQ:HASH", help="A head noted earlier: history up to there must be the same.")
 @click.option("--proof", metavar="FILE", help="What `ledger prove` wrote: its rows must still be there (central only).")
+@click.option(
+    "--open-seals", is_flag=True, help="Open every sealed payload and answer with the key ring as well (a file only)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
-def verify(ctx: click.Context, url_or_path: str, expect: str | None, proof: str | None, *, as_json: bool) -> None:
+def verify(
+    ctx: click.Context, url_or_path: str, expect: str | None, proof: str | None, *, open_seals: bool, as_json: bool
+) -> None:
     """Prove that nobody changed the journal, or say which line; of a central ledger, that it holds what it held.
 
     Finds edited, deleted and cut-off lines, and records and ledger rows that are not what the journal says. The service
     may go on running meanwhile. Note the head it prints in another place: with --expect a journal that was rewritten
-    as a whole is found, too.
+    as a whole is found, too. With --open-seals a payload or an answer that was changed or moved is found; the ring is
+    the one beside the database, or what TWOPHP_KEYS or TWOPHP_KEYS_FILE says.
     """
+    if open_seals and is_remote(url_or_path):
+        raise click.UsageError("--open-seals is for a ledger's file: a central ledger holds nothing sealed")
     if is_remote(url_or_path):
         verify_central(ctx, url_or_path, expect, proof, as_json=as_json)
     if proof is not None:
         raise click.UsageError("--proof is for a central ledger's URL")
     noted = None if expect is None else Head.parse(expect)
+    path = sqlite_path(url_or_path)
+    vault = open_vault(f"sqlite:///{path}") if open_seals and holds_seals(path) else None
     with progress_bar("verifying") as progress:
-        report = verify_file(sqlite_path(url_or_path), expect=noted, progress=progress)
+        report = verify_file(path, expect=noted, progress=progress, vault=vault)
     if as_json:
         print_json(_document(report))
     else:

@@ -88,6 +88,11 @@ def warn_if_insecure(settings: Settings) -> None:
         log.warning("%s: two-phase requests are sent without TLS (allow_insecure)", settings.source)
 
 
+def around_of(settings: Settings, known: Known, ledger: Ledger) -> Around:
+    """What all calls over this ledger have in common."""
+    return Around(settings=settings, known=known, owner=ledger.owner, callback_token=ledger.callback_token)
+
+
 class _Trail:
     """What a call leaves behind, however it ends: leases to let go of, and an answer that nobody was given."""
 
@@ -119,8 +124,7 @@ class Machinery:
     def _open(self) -> None:
         handles = take_share(self.settings)
         self._handles, self._portal, self._ledger, self._here = handles, handles.portal, handles.ledger, handles.here
-        secret, owner = handles.ledger.secret, handles.ledger.owner
-        self._around = Around(settings=self.settings, known=self._known, owner=owner, secret=secret)
+        self._around = around_of(self.settings, self._known, handles.ledger)
         self._visitor = None
         if self.settings.reconcile_every_s is not None:
             self._visitor = Visitor(self.settings.reconcile_every_s, self._visit)
@@ -257,9 +261,7 @@ class AsyncMachinery:
                 if self._ledger is None:
                     self._loop = _running_loop()
                     self._shared, ledger = await take_share_on_loop(self.settings)
-                    self._around = Around(
-                        settings=self.settings, known=self._known, owner=ledger.owner, secret=ledger.secret
-                    )
+                    self._around = around_of(self.settings, self._known, ledger)
                     self._ledger = ledger
                     if self.settings.reconcile_every_s is not None:
                         self._background = self._loop.create_task(self._visit(http, self.settings.reconcile_every_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -40,7 +41,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     known: Known
     owner: str  # Who drives the calls: this transport in this process.
-    secret: str  # What callback tokens are made from.
+    callback_token: Callable[[str], str]  # For a client correlation id.
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import cached_property
+from hmac import compare_digest
 from typing import Any, Final, Self
 
 from twophp.client.behind import BehindOnLoop
+from twophp.client.outgoing import callback_token
 from twophp.client.settings import Settings
 from twophp.core.call import CALL, IN_LEDGER, OPEN, Call, Stage, by_client_id
 from twophp.core.call_machine import Care, Command, Decision, Renew, Told, decide
@@ -26,15 +28,15 @@ from twophp.wire.rows import encode_batch
 
 log: Final = logging.getLogger("twophp.client")
 
+CALLBACK: Final = b"callback"
 HEARTBEATS: Final = 3  # So many fit into a lease.
 
 
 class Ledger:
     """Everything a transport writes down. Open it, use it and close it on one event loop."""
 
-    def __init__(self, settings: Settings, store: Store, writer: Writer, secret: str) -> None:
+    def __init__(self, settings: Settings, store: Store, writer: Writer) -> None:
         self.store = store
-        self.secret = secret
         self.owner = settings.mint()
         self._settings = settings
         self._writer = writer
@@ -54,8 +56,7 @@ class Ledger:
         """Open the store, made if it is not there, and say whose it is."""
         async with opening(settings.ledger, clock=settings.clock) as store:
             writer = await open_ledger(store, settings.source, settings.mint)
-            secret = await store.kept("callback_secret", settings.mint() + settings.mint())
-            return cls(settings, store, writer, secret)
+            return cls(settings, store, writer)
 
     async def close(self) -> None:
         """Finish what was accepted and let go. Calls that are still open are left to whoever comes next."""
@@ -158,6 +159,16 @@ class Ledger:
     def leave(self, client_correlation_id: str) -> None:
         """Stop renewing a call: its driver is done with it, one way or another."""
         self._driven.pop(client_correlation_id, None)
+
+    def callback_token(self, client_correlation_id: str) -> str:
+        """The token of the URL at which this call is acknowledged, the same in every process that has the ring."""
+        return callback_token(self._vault.derived(CALLBACK)[0], client_correlation_id)
+
+    def made_token(self, token: str, client_correlation_id: str) -> bool:
+        """Whether the token was made for this call, with any key of the ring: it may have been rotated since."""
+        given = token.encode("utf-8", "replace")
+        made = (callback_token(secret, client_correlation_id) for secret in self._vault.derived(CALLBACK))
+        return any(compare_digest(one.encode(), given) for one in made)
 
     @cached_property
     def _vault(self) -> Vault:

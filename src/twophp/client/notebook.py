@@ -7,7 +7,6 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from twophp.client.exchange import Around, Asked, CallInfo, Effect, Outcome, Record, RecordBehind, Reply
-from twophp.client.outgoing import callback_url
 from twophp.client.settings import Settings
 from twophp.core.call import ASKABLE, OPEN, Call, Stage, meant_by
 from twophp.core.call_machine import Command, Decision, NotThere, Opening, Release, Told
@@ -56,7 +55,7 @@ class Notebook:
         self._mode = Mode.STANDARD if settings.callback is None else Mode.AUTO_CONFIRM
         self._callback = None
         if settings.callback is not None:
-            self._callback = callback_url(settings.callback, around.secret, self._id)
+            self._callback = f"{settings.callback.rstrip('/')}/{around.callback_token(self._id)}"
         self._call: Call | None = None
         self._deadline: Instant | None = None  # By the steady clock.
         self._sent_at: Instant | None = None  # By the wall clock.

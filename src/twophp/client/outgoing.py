@@ -70,11 +70,6 @@ def unsealed_request(data: bytes, settings: Settings) -> Asked:
     return msgspec.structs.replace(bare, headers=[*request.headers, *own_headers(bare, settings, request.url)])
 
 
-def callback_url(base: str, secret: str, client_correlation_id: str) -> str:
-    """Where this one call is acknowledged (A-66): a token that nobody can guess, and nobody has to keep."""
-    return f"{base.rstrip('/')}/{callback_token(secret, client_correlation_id)}"
-
-
-def callback_token(secret: str, client_correlation_id: str) -> str:
-    """Made from the ledger's own secret, so every process that shares the ledger knows it."""
-    return hmac(secret.encode(), client_correlation_id.encode(), sha256).hexdigest()
+def callback_token(secret: bytes, client_correlation_id: str) -> str:
+    """What ends the URL at which one call is acknowledged (A-66): nobody can guess it, and nobody has to keep it."""
+    return hmac(secret, client_correlation_id.encode(), sha256).hexdigest()

@@ -18,12 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from hmac import compare_digest
 from typing import Any, Final, Self, TypeAlias, Unpack
 
 from twophp.client.ledger import Ledger
 from twophp.client.notebook import STAND_IN_TTL_MS
-from twophp.client.outgoing import callback_token
 from twophp.client.settings import Options, settings_of
 from twophp.client.sharing import LoopLedger, give_back_on_loop, take_share_on_loop
 from twophp.core.call import Evidence, evidence_of
@@ -111,8 +109,7 @@ class CallbackReceiver:
 
     async def _acknowledged(self, said: Acknowledgement, token: str) -> int:
         ledger = await self._open()
-        expected = callback_token(ledger.secret, said.client_correlation_id)
-        if not compare_digest(expected.encode(), token.encode("utf-8", "replace")):
+        if not ledger.made_token(token, said.client_correlation_id):
             log.warning("a callback with a wrong token was refused")
             return NOT_FOUND
         told = Told(

@@ -115,6 +115,12 @@ class SchemaMismatch(StoreError):
     default_code = "schema_mismatch"
 
 
+class RecordTampered(StoreError):
+    """A record is not in the state that its history ends with. Nothing acts on it; ``ledger verify`` says more."""
+
+    default_code = "record_tampered"
+
+
 class JournalBroken(StoreError):
     """The journal's hash chain does not hold."""
 

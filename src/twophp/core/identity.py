@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
+from typing import Protocol
 
 from twophp.core.errors import Refused
 
@@ -87,3 +88,36 @@ def intent_replay_key(*, principal: str, client_correlation_id: str, method: str
 def seal_context(service: str, subject: str, part: str) -> bytes:
     """What sealed bytes are bound to (A-62): the service, the record's own id and the part of it."""
     return f"{len(service)}:{service}{len(subject)}:{subject}{part}".encode()
+
+
+class Bound(Protocol):
+    """What an intent is from its registration on; none of it ever changes."""
+
+    @property
+    def principal(self) -> str: ...  # noqa: D102
+    @property
+    def client_correlation_id(self) -> str: ...  # noqa: D102
+    @property
+    def server_correlation_id(self) -> str: ...  # noqa: D102
+    @property
+    def method(self) -> str: ...  # noqa: D102
+    @property
+    def path(self) -> str: ...  # noqa: D102
+
+
+def intent_seal_context(service: str, intent: Bound, part: str) -> bytes:
+    """What the sealed parts of an intent are bound to (A-62): whose it is, both its ids, and what it asks for.
+
+    A row whose principal, method or path was edited therefore opens nothing: no payload runs for another caller or at
+    another endpoint, and no stored answer is told to another caller.
+    """
+    fields = (
+        service,
+        intent.principal,
+        intent.client_correlation_id,
+        intent.server_correlation_id,
+        intent.method,
+        intent.path,
+        part,
+    )
+    return "".join([f"{len(field)}:{field}" for field in fields]).encode()

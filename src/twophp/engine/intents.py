@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from twophp.core.entry import Writer, server_entry
-from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
-from twophp.core.identity import seal_context
+from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, Tampered, TwoPHPError
+from twophp.core.identity import Bound, intent_seal_context, seal_context
 from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair
 from twophp.core.machine import Goto, Refuse, Replay
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
@@ -132,8 +132,7 @@ class Intents:
         command was made before, by somebody who was cut off before its decision.
         """
         key = by_logical_key(command.principal, command.client_correlation_id)
-        context = self._context(command.server_correlation_id, "payload")
-        sealed = self._vault.seal(payload, context=context)
+        sealed = self._vault.seal(payload, context=self._context(command, "payload"))
         command = self.meter.counted(command, payload)
         # Only new work is refused when too much waits; what was registered is carried to its end (A-108).
         admission: Admission = "accepted" if again else "new"
@@ -159,7 +158,7 @@ class Intents:
 
         ``statements`` go with it, and so does what ``also`` decides, such as the obligations that the handler reserved.
         """
-        sealed = self._vault.seal(response, context=self._context(intent.server_correlation_id, "response"))
+        sealed = self._vault.seal(response, context=self._context(intent, "response"))
         key = key_of(intent)
         keys = names(key, intent) if also is None else (*names(key, intent), *also.keys)
         return self._decide(_Wish(self, key, command, policy, {"response": sealed}, None, statements, also), keys)
@@ -248,10 +247,15 @@ class Intents:
         sealed = await self._store.unseal(key_of(intent), part)
         if sealed is None:
             return None
-        return self._vault.open(sealed, context=self._context(intent.server_correlation_id, part))
+        try:
+            return self._vault.open(sealed, context=self._context(intent, part))
+        except Tampered:
+            # Sealed by a version that bound less. What is sealed today never opens under the shorter context.
+            context = seal_context(self._writer.source, intent.server_correlation_id, part)
+            return self._vault.open(sealed, context=context)
 
-    def _context(self, server_correlation_id: str, part: Part) -> bytes:
-        return seal_context(self._writer.source, server_correlation_id, part)
+    def _context(self, intent: Bound, part: Part) -> bytes:
+        return intent_seal_context(self._writer.source, intent, part)
 
 
 def _joined(settling: Change, also: Change) -> Change:

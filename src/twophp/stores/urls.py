@@ -96,8 +96,8 @@ def _refuse_other_ring(path: str, vault: AesGcmVault) -> None:
 
     Several are looked at: one that was changed says nothing about the ring.
     """
-    newest = newest_seals(path)
-    if newest and not any(vault.opens(sealed, context=context) for context, sealed in newest):
+    service, newest = newest_seals(path)
+    if newest and all(row.problem(vault, service) for row in newest):
         message = f"the key ring opens nothing of what {path} sealed last; give the ring that belongs to the database"
         raise ConfigError(message, code="other_key_ring")
 

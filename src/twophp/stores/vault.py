@@ -11,6 +11,7 @@ seal fewer than 2**32 times; rotating is cheap and never takes the service down.
 
 from __future__ import annotations
 
+import hmac
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,12 +20,13 @@ from typing import Final, Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from twophp.core.errors import ConfigError, KeyMissing, Tampered, VaultError
+from twophp.core.errors import ConfigError, KeyMissing, Tampered
 from twophp.core.records import Sealed
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 VERSION: Final = 1
+DERIVED_TAG: Final = b"twophp:derived:1:"
 LOOK_EVERY_S: Final = 1.0
 
 
@@ -93,13 +95,11 @@ class AesGcmVault:
             message = "the sealed bytes, or the row they belong to, were changed"
             raise Tampered(message) from error
 
-    def opens(self, sealed: Sealed, *, context: bytes) -> bool:
-        """Whether these bytes can be had back."""
-        try:
-            self.open(sealed, context=context)
-        except VaultError:
-            return False
-        return True
+    def derived(self, purpose: bytes) -> tuple[bytes, ...]:
+        """See ``Vault.derived``."""
+        if self._seconds() >= self._look_again_at:
+            self._refresh()
+        return tuple(_derive(key, purpose) for key in self._keys)
 
     def _cipher(self, name: bytes) -> AESGCM:
         if name not in self._ciphers:
@@ -120,12 +120,17 @@ class AesGcmVault:
 
     def _adopt(self, ring: KeyRing) -> None:
         """Header and cipher are swapped as one value: another thread never seals under the wrong name."""
+        others = (key for name, key in ring.keys.items() if name != ring.active)
+        self._keys = (ring.keys[ring.active], *others)
         self._ciphers = {name.encode(): AESGCM(key) for name, key in ring.keys.items()}
         self._sealer = seal_header(ring.active), self._ciphers[ring.active.encode()]
 
 
 class ClearVault:
     """A ``Vault`` for what is kept in memory alone: there a key would lie beside what it seals, and protect nothing."""
+
+    def __init__(self) -> None:
+        self._key = os.urandom(KEY_BYTES)
 
     def seal(self, plain: bytes, *, context: bytes) -> Sealed:  # noqa: ARG002 - a vault's signature
         """See ``Vault.seal``."""
@@ -134,6 +139,14 @@ class ClearVault:
     def open(self, sealed: Sealed, *, context: bytes) -> bytes:  # noqa: ARG002 - a vault's signature
         """See ``Vault.open``."""
         return sealed
+
+    def derived(self, purpose: bytes) -> tuple[bytes, ...]:
+        """See ``Vault.derived``: of a key that is forgotten with the process."""
+        return (_derive(self._key, purpose),)
+
+
+def _derive(key: bytes, purpose: bytes) -> bytes:
+    return hmac.digest(key, DERIVED_TAG + purpose, "sha256")
 
 
 def seal_header(name: str) -> bytes:

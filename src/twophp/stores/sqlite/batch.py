@@ -15,7 +15,8 @@ import apsw
 import msgspec
 from msgspec.structs import astuple
 
-from twophp.core.errors import StoreError
+from twophp.core.errors import RecordTampered, StoreError
+from twophp.core.intent import SETTLED, Intent
 from twophp.core.records import JournalEvent, Key, Sealed
 from twophp.ports import Change, Clock, Decide, Part, Purge, Put, Statement, Synced
 from twophp.stores.journal import hash_line
@@ -35,6 +36,7 @@ _DESTROY_SEALS: Final = sql("destroy_seals")
 _APPEND_JOURNAL: Final = sql("append_journal")
 _MARK_SYNCED: Final = sql("mark_synced")
 _PURGE_ENTRY: Final = sql("purge_entry")
+_LAST_STATE: Final = sql("last_state_of")
 _ADVANCE_SYNCED: Final = Statement(sql=sql("advance_synced"), rows=[()])
 # What would end the transaction, or reach beyond it: a PRAGMA stays when everything else is rolled back.
 _NOT_FOR_STATEMENTS: Final = frozenset(
@@ -94,6 +96,7 @@ class Batch:
         self._takes: defaultdict[str, list[Row]] = defaultdict(list)
         self._statements: list[Statement] = []  # In their callers' order, which is theirs to choose.
         self._dirty: dict[Slot, None] = {}
+        self._refused: dict[Key, Failure] = {}  # Records that nobody may act on.
         self._lines: list[Row] = []
         self.changed = False
 
@@ -106,6 +109,9 @@ class Batch:
         view = View((), self._slots, self.now)
         outcomes: list[Outcome] = []
         for keys, decide, _done in jobs:
+            if self._refused and (failure := self._refusal(keys)) is not None:
+                outcomes.append(failure)
+                continue
             view.keys = keys
             try:
                 change = decide(view)
@@ -135,8 +141,28 @@ class Batch:
             for row in self._execute(table.reads[by], (_encode(all_values).decode(),)):
                 record = table.record(row)
                 keys = record.keys()
-                if not has(keys[0]):  # It may be known, and have been found beside what was wanted.
-                    slots.update(dict.fromkeys(keys, Slot(row[0], record, table, is_new=False)))
+                if has(keys[0]):  # It may be known, and have been found beside what was wanted.
+                    continue
+                if isinstance(record, Intent) and (failure := self._differs_from_history(row[0], record)) is not None:
+                    self._refused.update(dict.fromkeys(keys, failure))
+                    continue
+                slots.update(dict.fromkeys(keys, Slot(row[0], record, table, is_new=False)))
+
+    def _differs_from_history(self, id_: int, intent: Intent) -> Failure | None:
+        """Whether an open intent was set back by hand: executed, or settled, once more it would happen twice.
+
+        Only what is read from the file is looked at, not what this handle wrote itself, so a handshake pays nothing.
+        """
+        if intent.phase in SETTLED:
+            return None
+        last: str | None = self._execute(_LAST_STATE, (id_,)).get
+        if last == intent.phase:
+            return None
+        message = f"intent {intent.server_correlation_id} is {intent.phase}, and its history ends with {last}"
+        return Failure(RecordTampered(message))
+
+    def _refusal(self, keys: Sequence[Key]) -> Failure | None:
+        return next((self._refused[key] for key in keys if key in self._refused), None)
 
     def _apply(self, change: Change) -> None:
         self.changed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ BUSY_TIMEOUT_MS: Final = 5_000
 WAL_TRIES: Final = 100
 WAL_PAUSE_S: Final = 0.02
 COPY_BYTES: Final = 1024 * 1024
+PRIVATE: Final = 0o600
 CACHE_KIB: Final = 32 * 1024  # Enough for a batch of large payloads without spilling into the log half way.
 
 
@@ -107,6 +108,7 @@ def open_connection(
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     if not read_only and not must_exist:
         flags |= apsw.SQLITE_OPEN_CREATE
+        _make_private(path)
     try:
         connection = connect(path, flags, parameters="immutable=1" if immutable else "")
     except apsw.Error as error:
@@ -123,6 +125,18 @@ def open_connection(
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute("PRAGMA foreign_keys = ON")
     return connection
+
+
+def _make_private(path: str) -> None:
+    """Make a new file that only its owner can read; SQLite gives the files beside it the same mode.
+
+    One that is there keeps its mode: its operator may have chosen it. What cannot be made, SQLite says better.
+    """
+    if path == ":memory:":
+        return
+    with suppress(OSError):
+        # Only ever a new file: to close another descriptor of one that is open would give up its locks.
+        os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
 
 
 @contextmanager

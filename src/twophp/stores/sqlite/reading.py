@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import apsw
 
 from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable, Tampered
-from twophp.core.identity import seal_context
-from twophp.core.records import Sealed
 from twophp.stores.sqlite.connection import APPLICATION_ID, CENTRAL_APPLICATION_ID, open_connection, translate
+from twophp.stores.sqlite.seals import SealRow
 from twophp.stores.sqlite.sql import migrations, sql
 from twophp.stores.vault import key_name
 
@@ -111,14 +110,12 @@ def holds_seals(path: str) -> bool:
         return bool(is_ours and connection.execute(sql("any_seal")).get)
 
 
-def newest_seals(path: str) -> list[tuple[bytes, Sealed]]:
-    """What was sealed last, each part with the context that it is bound to."""
+def newest_seals(path: str) -> tuple[str, list[SealRow]]:
+    """Which service sealed the parts of this database, and those that it sealed last."""
     if not holds_seals(path):
-        return []
+        return "", []
     with reading(path) as connection:
-        service = kept(connection, "service") or ""
-        rows: list[tuple[Any, ...]] = connection.execute(sql("newest_seals")).fetchall()
-    return [(seal_context(service, subject, part), Sealed(sealed)) for part, sealed, subject in rows]
+        return kept(connection, "service") or "", [SealRow(*row) for row in connection.execute(sql("newest_seals"))]
 
 
 def rows_by_key(path: str) -> dict[str, int]:

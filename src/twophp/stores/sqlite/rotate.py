@@ -15,12 +15,12 @@ import apsw
 import msgspec
 
 from twophp.core.errors import ConfigError, VaultError
-from twophp.core.identity import seal_context
-from twophp.core.records import Instant, Sealed
+from twophp.core.records import Instant
 from twophp.ports import Change, Decide, Statement
 from twophp.stores.keys import StoredRing, begin_rotation, finish_rotation, retire
 from twophp.stores.ring_file import RingFile
 from twophp.stores.sqlite.reading import kept, reading, rows_by_key
+from twophp.stores.sqlite.seals import SealRow
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.store import SQLiteStore
 from twophp.stores.vault import AesGcmVault, KeyRing, seal_header
@@ -138,29 +138,29 @@ class _Resealing:
         # Up to here and no further: a pass that followed a busy service's new rows might never end.
         last = int(self._execute(sql("last_sealed_record")).get)
         while page := list(self._page(record, part, last)):
-            record, part = page[-1][:2]
-            rows = [row for found in page if (row := self._row(*found)) is not None]
+            record, part = page[-1].record, page[-1].part
+            rows = [row for found in page if (row := self._row(found)) is not None]
             if rows:
                 await self._store.transact((), _replacing(rows))
             self.done += len(rows)
             self._progress(self.done, max(self._total, self.done))
 
-    def _page(self, record: int, part: str, last: int) -> Iterator[tuple[int, str, bytes, str | None]]:
+    def _page(self, record: int, part: str, last: int) -> Iterator[SealRow]:
         size = 0
-        for row in self._execute(sql("seals_of_others"), (record, part, last, self._header, PAGE_ROWS)):
-            yield row
-            size += len(row[2])
+        for columns in self._execute(sql("seals_of_others"), (record, part, last, self._header, PAGE_ROWS)):
+            yield (row := SealRow(*columns))
+            size += len(row.sealed)
             if size >= PAGE_BYTES:
                 return
 
-    def _row(self, record: int, part: str, old: bytes, subject: str | None) -> tuple[bytes, int, str, bytes] | None:
-        context = seal_context(self._service or "", subject or "", part)
+    def _row(self, old: SealRow) -> tuple[bytes, int, str, bytes] | None:
+        service = self._service or ""
         try:
-            plain = self._vault.open(Sealed(old), context=context)
+            plain = old.opened(self._vault, service)
         except VaultError as error:
-            self._note(subject or f"record {record}", part, error)
+            self._note(old.name, old.part, error)
             return None
-        return self._vault.seal(plain, context=context), record, part, old
+        return self._vault.seal(plain, context=old.contexts(service)[0]), old.record, old.part, old.sealed
 
     def _note(self, subject: str, part: str, error: VaultError) -> None:
         self.unopened_count += 1

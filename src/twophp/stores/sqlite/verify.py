@@ -24,9 +24,11 @@ from twophp.core.errors import ConfigError, JournalBroken, StoreError
 from twophp.core.intent import SETTLED, Intent, Phase, fixed_facts, outcome_facts
 from twophp.core.obligation import LEAK_EVENT, RESERVED_EVENT, Obligation
 from twophp.core.records import Instant, JournalEvent
+from twophp.ports import Vault
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite import verify_registrar
 from twophp.stores.sqlite.reading import kept, snapshot
+from twophp.stores.sqlite.seals import SealRow
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
 from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, TABLES, entry_of
@@ -58,6 +60,7 @@ What: TypeAlias = Literal[
     "record_differs",  # A record is not in the state that the last line about it says.
     "record_missing",  # A record was deleted and no line says that it was forgotten.
     "seal_missing",  # The payload or the response that a record must have was deleted.
+    "seal_unopened",  # A sealed part does not open: it, or what it is bound to, was changed, or its key is gone.
     "entry_differs",  # A ledger row is not what its record says.
     "entry_missing",  # A ledger row was deleted, and no line says that it was purged.
     "setting_differs",  # A setting that every ledger row repeats is gone, unreadable or not what its line says.
@@ -118,10 +121,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             raise JournalBroken(message)
 
 
-def verify(path: str, *, expect: Head | None = None, progress: Progress | None = None) -> Report:
-    """Walk the whole journal, then every record and ledger row. Blocking: give it a thread inside a service."""
+def verify(
+    path: str, *, expect: Head | None = None, progress: Progress | None = None, vault: Vault | None = None
+) -> Report:
+    """Walk the whole journal, then every record and ledger row; with a ``vault`` open every sealed part as well.
+
+    Blocking: give it a thread inside a service.
+    """
     with snapshot(path) as connection:
-        return _Inspection(connection, expect, progress or _ignore).run()
+        return _Inspection(connection, expect, progress or _ignore, vault).run()
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,14 +152,18 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 class _Inspection:
     """One verification under way."""
 
-    def __init__(self, connection: apsw.Connection, expect: Head | None, progress: Progress) -> None:
+    def __init__(
+        self, connection: apsw.Connection, expect: Head | None, progress: Progress, vault: Vault | None
+    ) -> None:
         self._execute = connection.execute
+        self._vault = vault
         self._expect = expect
         self._progress = progress
         self._connection = connection
         self._total = int(self._execute(sql("count_to_verify")).get) + int(
             self._execute(sql("count_registrar_rows")).get
         )
+        self._total += 0 if vault is None else int(self._execute(sql("count_seals")).get)
         self._looked_at = 0
         self._findings: list[Finding] = []
         self._count = 0
@@ -168,10 +180,13 @@ class _Inspection:
             self._check_records(table)
         self._check_what_is_gone()
         self._check_registrar()
+        records = self._looked_at - lines
+        if self._vault is not None:
+            self._check_seals(self._vault)
         self._progress(self._total, self._total)
         return Report(
             lines=lines,
-            records=self._looked_at - lines,
+            records=records,
             head=head or Head(0, GENESIS),
             findings=tuple(self._findings),
             findings_count=self._count,
@@ -436,6 +451,13 @@ class _Inspection:
                     self._find(problem.what, problem.message, seq=problem.seq, subject=problem.subject)
         except UnicodeDecodeError:
             self._find("record_differs", "a row of the registrar, or a line about it, holds text that cannot be read")
+
+    def _check_seals(self, vault: Vault) -> None:
+        service = kept(self._connection, "service") or ""
+        for columns in self._execute(sql("all_seals")):
+            self._look()
+            if problem := (row := SealRow(*columns)).problem(vault, service):
+                self._find("seal_unopened", problem, subject=row.name)
 
     def _check_rows_of_the_forgotten(self, statement: str, id_name: str) -> None:
         for seq, *said, subject, phase, source, ledger_id in self._execute(sql(statement)):
