@@ -187,7 +187,7 @@ class Store(Protocol):
         ...
 
     async def settled(self, before: Instant, limit: int) -> Sequence[Key]:
-        """Keys of the obligations that were settled before this instant, of the ``limit`` oldest there are."""
+        """Keys of the first ``limit`` obligations that were settled before this instant, oldest first."""
         ...
 
     async def tally(self, since: Instant = 0) -> Sequence[Tally]:

@@ -150,9 +150,9 @@ def test_a_token_whose_commit_nobody_could_tell_of_is_found_again(
     store = tracker._runtime.store
     real = store.transact
 
-    async def durable_and_unknown(keys: Any, decide: Any) -> Any:
+    async def durable_and_unknown(*args: Any) -> Any:
         monkeypatch.setattr(store, "transact", real)
-        await real(keys, decide)
+        await real(*args)
         raise CommitUnknown("the line went dead")
 
     monkeypatch.setattr(store, "transact", durable_and_unknown)

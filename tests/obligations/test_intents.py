@@ -17,9 +17,10 @@ from twophp import Policy, current_intent
 from twophp.asgi import obligation_rules
 from twophp.asgi.messages import Send
 from twophp.asgi.server import Server
-from twophp.core.errors import Refused
-from twophp.core.obligation import Obligation, Rollback, State
+from twophp.core.errors import CommitUnknown, Refused, StoreError, StoreOverloaded, StoreUnavailable
+from twophp.core.obligation import Decision, Obligation, Rollback, State
 from twophp.engine.bound import BoundObligations
+from twophp.engine.obligation_changes import Wanted
 from twophp.obligations import ObligationError
 from twophp.ports import Obligations
 from twophp.stores.sqlite.verify import verify
@@ -351,3 +352,55 @@ async def test_budgets_hold_for_what_handlers_reserve(store: str) -> None:
             _registered, confirmed = await service.both(name)
             assert confirmed.status == 200
         assert await ends(service) == [("a", "Committed"), ("a", "Committed")]
+
+
+@pytest.mark.req("A-80", "A-42")
+@pytest.mark.parametrize(
+    ("trouble", "is_written"),
+    [
+        (StoreUnavailable("the disk is full", code="disk_full"), False),
+        (StoreOverloaded("too many"), False),
+        (CommitUnknown("who knows"), False),
+        (CommitUnknown("who knows"), True),
+    ],
+)
+async def test_a_reserve_that_failed_is_settled_only_if_it_was_written(
+    store: str, trouble: StoreError, is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler makes it again; what was never written must not keep its intent from being committed."""
+
+    async def does(obligations: BoundObligations) -> None:
+        make = obligations._obligations.make
+
+        async def failing(wanted: Wanted) -> Decision:
+            if is_written:
+                await make(wanted)
+            raise trouble
+
+        monkeypatch.setattr(obligations._obligations, "make", failing)
+        with pytest.raises(type(trouble)):
+            await obligations.reserve("publish", {"key": "a"}, key="first")
+        monkeypatch.undo()
+        await obligations.reserve("publish", {"key": "a"}, key="again")
+
+    async with serving(doing(does), store=store) as service:
+        _registered, confirmed = await service.both()
+        assert confirmed.status == 200
+        written = [("first", "Committed")] if is_written else []
+        assert await ends(service) == [*written, ("again", "Committed")]
+
+
+@pytest.mark.req("A-80", "A-42")
+async def test_a_reserve_of_a_task_that_was_cancelled_is_settled_only_if_it_was_written(tmp_path: Path) -> None:
+    async def does(obligations: BoundObligations) -> None:
+        for turns in range(6):  # Before it was handed to the store, while it waits there, and when it was written.
+            task = asyncio.ensure_future(obligations.reserve("publish", {"key": str(turns)}))
+            for _turn in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
+    async with serving(doing(does), store=f"sqlite:///{tmp_path}/shop.db") as service:
+        _registered, confirmed = await service.both()
+        assert confirmed.status == 200
+        assert {state for _key, state in await ends(service)} == {"Committed"}

@@ -20,6 +20,8 @@ from twophp.core.intent import Intent
 from twophp.core.obligation import ObligationError
 from twophp.core.phase import Decision, Settle
 from twophp.core.policy import Policy
+from twophp.core.records import Key
+from twophp.engine.bites import MOST_LEFT
 from twophp.engine.calling import AT_A_TIME, Caller
 from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Answered, Executions, Settled, Work, ids_of
@@ -191,20 +193,20 @@ class Server:
         # Whatever kept this loop from its heartbeat kept it from its sweep too. First say what is alive here, or we
         # would bury our own handlers, or run them a second time.
         await self.executions.renew()
-        done = 0
-        while not self._is_ending:
-            now = self.store.now()
-            decisions = await self.intents.sweep(self.policy_of, self.owner, before=now + 1)
+        done, left = 0, set[Key]()
+        while not self._is_ending and len(left) < MOST_LEFT:
+            now, passed_over = self.store.now(), len(left)
+            decisions = await self.intents.sweep(self.policy_of, self.owner, before=now + 1, left=left)
             done += len(decisions)
             for decision in decisions:
                 if _was_recovered(decision) and decision.intent is not None:
                     self._begin_recovery(decision.intent)
-            if not decisions or not any(decision.changed for decision in decisions):
+            if len(left) == passed_over and not any(decision.changed for decision in decisions):
                 break
         return done
 
     async def purge(self) -> int:
-        """Forget ledger rows that the central ledger has had for long enough (A-59), a bounded bite at a time."""
+        """Forget ledger rows that the central ledger has had for long enough (A-59)."""
         kept_ms = self.settings.ledger_retention_ms
         if kept_ms is None:
             return 0

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from twophp.core.errors import Refused
+from twophp.core.errors import CommitUnknown, Refused
 from twophp.core.intent import Intent, Phase
 from twophp.core.obligation import Decision, Rollback, admitted
 from twophp.engine.intents import key_of
@@ -37,6 +37,7 @@ class BoundObligations:
         self._timeout_ms = timeout_ms
         self._loop = loop
         self._held: dict[str, str] = {}  # Flow by id, of everything that is to be settled with the intent.
+        self._unsure: set[str] = set()  # Those of them of which nobody could tell whether they were written.
         self._under_way = 0
         self._idle = asyncio.Event()
         self._is_closed = False
@@ -68,6 +69,10 @@ class BoundObligations:
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()
+        for obligation_id in tuple(self._unsure):  # What is not there by now never will be: it is looked for in order.
+            if await self._obligations.look(obligation_id) is None:
+                del self._held[obligation_id]
+            self._unsure.discard(obligation_id)
         return tuple(self._held.items())
 
     async def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -90,10 +95,13 @@ class BoundObligations:
         obligation_id = wanted.keys[0].values[0]
         self._under_way += 1
         try:
-            self._held[obligation_id] = flow  # Also if nobody can tell what became of it.
+            self._held[obligation_id] = flow
             admitted(await self._obligations.make(wanted), f"flow {flow!r}")
-        except Refused:
-            del self._held[obligation_id]
+        except (CommitUnknown, asyncio.CancelledError):
+            self._unsure.add(obligation_id)  # It may have been written, or may still be; ``close`` finds out.
+            raise
+        except Exception:
+            del self._held[obligation_id]  # Nothing was written, so there is nothing to settle.
             raise
         finally:
             self._under_way -= 1
@@ -111,6 +119,7 @@ class BoundObligations:
         command = Rollback(trace_id=trace)
         decision = admitted(await self._obligations.rollback(obligation_id, command), f"obligation {obligation_id}")
         self._held.pop(obligation_id, None)
+        self._unsure.discard(obligation_id)
         return decision
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMap
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -50,6 +50,7 @@ from twophp.engine.recent import Recent
 from twophp.ports import MintId, Statement
 
 log: Final = logging.getLogger("twophp.execution")
+T = TypeVar("T")
 
 SHORT_PATIENCE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 1.0
@@ -369,7 +370,7 @@ class Executions:
     async def _settle(self, execution: Execution, work: Work, response: StoredResponse) -> Settled:
         intent = work.intent
         bound = work.running.close()
-        held = () if bound is None else await bound.close()
+        held = () if bound is None else await self._held(execution, bound)
         try:
             if work.running.is_broken and response.status < FAILURE_STATUS:
                 log.warning("the business rows of %s were given up after its answer", intent.service_endpoint)
@@ -393,6 +394,12 @@ class Executions:
             # Something the handler said cannot be written, and never will be: recovery would only meet it again.
             log.exception("the outcome of %s cannot be written", intent.service_endpoint, extra=ids_of(intent))
             return await self._write(execution, work, self._failed, held)
+
+    async def _held(self, execution: Execution, bound: BoundObligations) -> Held:
+        try:
+            return await bound.close()
+        except AWAY as error:
+            return await self._persistently(error, execution, bound.close)
 
     async def _write(self, execution: Execution, work: Work, response: StoredResponse, held: Held) -> Settled:
         intent, succeeded = work.intent, response.status < FAILURE_STATUS
@@ -439,8 +446,8 @@ class Executions:
         return await self._obligations.together(held, intent.server_correlation_id, succeeded=succeeded)
 
     async def _persistently(
-        self, error: StoreError, execution: Execution, attempt: Callable[[], Coroutine[Any, Any, Decision]]
-    ) -> Decision:
+        self, error: StoreError, execution: Execution, attempt: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
         """A-108: what has run is not given up. It is tried until it is durable or the fence says that it is another's.
 
         Whoever waits for the answer is told that it is not durable yet when the patience is over; the trying goes on.

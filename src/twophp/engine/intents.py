@@ -182,17 +182,26 @@ class Intents:
         """What was answered."""
         return await self._open(intent, "response")
 
-    async def sweep(self, policy_of: PolicyOf, owner: str, *, before: int, limit: int = 256) -> list[Decision]:
-        """Do what time has made due for up to ``limit`` intents, together, and say what was done."""
-        keys = await self._store.due(INTENT, before, limit)
+    async def sweep(
+        self, policy_of: PolicyOf, owner: str, *, before: int, limit: int = 256, left: set[Key] | None = None
+    ) -> list[Decision]:
+        """Do what time has made due for up to ``limit`` intents, together, and say what was done.
+
+        Those in ``left`` are passed over. What the store refuses is added to it: it keeps nobody else from their turn.
+        """
+        left = set() if left is None else left
+        due = await self._store.due(INTENT, before, limit + len(left))
+        keys = [key for key in due if key not in left][:limit]
         attend = Attend(owner=owner)
         each = (self._decide(_Wish(self, key, attend, policy_of, admission="background"), (key,)) for key in keys)
         found = await asyncio.gather(*each, return_exceptions=True)
-        failed = [error for error in found if isinstance(error, BaseException)]
-        if failed and len(failed) == len(found):
-            raise failed[0]
-        for error in failed:  # What was recovered beside it must still be acted on.
-            log.warning("an intent could not be attended to: %s", error)
+        failed = [(key, error) for key, error in zip(keys, found, strict=True) if isinstance(error, BaseException)]
+        if failed and len(failed) == len(found) and isinstance(failed[0][1], StoreUnavailable | CommitUnknown):
+            raise failed[0][1]
+        if failed:  # What was recovered beside them must still be acted on.
+            left.update(key for key, _error in failed)
+            message = "%d intents could not be attended to, the first is %s: %s"
+            log.warning(message, len(failed), " ".join(failed[0][0].values), failed[0][1])
         return [decision for decision in found if isinstance(decision, Decision)]
 
     async def _decide(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:

@@ -10,29 +10,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from twophp.core.obligation import Obligation, forgotten
 from twophp.core.policy import DAY_MS
 from twophp.core.records import Instant, Key
+from twophp.engine.bites import Bites
 from twophp.ports import Change, Records, Store
 
 RETENTION_MS: Final = 30 * DAY_MS
 """As long as ledger rows are kept at home (A-59)."""
 INTERVAL_S: Final = 60.0
 """How often somebody looks."""
-BITE: Final = 256
 
 
 async def forget_settled(store: Store, retention_ms: int | None) -> int:
     """Drop what was settled longer ago than this, if it is not kept for ever; how many there were."""
     if retention_ms is None:
         return 0
-    before, count = store.now() - retention_ms, 0
-    while keys := await store.settled(before, BITE):
-        dropped: int = await store.transact(keys, partial(_dropping, keys, before))
-        count += dropped
-    return count
+    before = store.now() - retention_ms
+
+    def forget(keys: Sequence[Key]) -> Any:
+        return store.transact(keys, partial(_dropping, keys, before), "background")
+
+    return await Bites("obligations", partial(store.settled, before), forget, _name).run()
+
+
+def _name(key: Key) -> str:
+    return str(key.values[0])
 
 
 def _dropping(keys: Sequence[Key], before: Instant, records: Records) -> Change:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from twophp.core.budget import BudgetExhausted, by_flow
-from twophp.core.errors import CommitUnknown, StorePoisoned, VaultError
+from twophp.core.errors import CommitUnknown, StorePoisoned, StoreUnavailable, VaultError
 from twophp.core.identity import seal_context
 from twophp.core.machine import Goto
 from twophp.core.obligation import (
@@ -52,12 +52,13 @@ from twophp.engine.obligation_changes import (
 from twophp.engine.obligation_retention import forget_settled
 from twophp.engine.obligation_rules import Rules
 from twophp.engine.outbox import Outbox
-from twophp.ports import MOST_ROWS, Change, MintId, Statement, Store, Vault
+from twophp.engine.reopening import transacted
+from twophp.ports import MOST_ROWS, Admission, Change, MintId, Statement, Store, Vault
 from twophp.ports import Obligations as Question
 
 log: Final = logging.getLogger("twophp.obligations")
 
-SCAN_PAGE: Final = 256
+SCAN_PAGE: Final = 64
 """How many obligations one transaction of a scan looks at."""
 MOST_LEFT: Final = 10_000
 """How many that cannot be released a scan goes past; behind more, others wait."""
@@ -136,13 +137,13 @@ class Obligations:
         scanned = await self._store.reserved()
         leaked: list[Obligation] = []
         left: dict[str, None] = {}
-        while found := await self._leak_page(trace_id, left):
+        while found := await self._leak_page(trace_id, left, "background"):
             leaked += found
         if left:
             message = "overdue obligations cannot be released without the keys to their payloads: %d, the first is %s"
             log.error(message, len(left), next(iter(left)))
         done = scan_completed(scanned=scanned, leaked=len(leaked), now=self._store.now(), trace_id=trace_id)
-        await self._store.transact((), lambda _records: Change(answer=None, journal=(done,)))
+        await self._store.transact((), lambda _records: Change(answer=None, journal=(done,)), "background")
         return Scanned(scanned=scanned, leaked=tuple(leaked))
 
     def forget(self) -> Coroutine[Any, Any, int]:
@@ -152,7 +153,9 @@ class Obligations:
     async def look(self, obligation_id: str) -> Obligation | None:
         """The obligation as it is, without changing anything."""
         key = by_id(obligation_id)
-        found: Obligation | None = await self._store.transact((key,), lambda records: Change(answer=records.get(key)))
+        found: Obligation | None = await transacted(
+            self._store, (key,), lambda records: Change(answer=records.get(key))
+        )
         return found
 
     async def payload(self, obligation_id: str) -> Any:
@@ -246,26 +249,32 @@ class Obligations:
         """Whether a record and its line are all there is to a command: nothing to read or count, to wake or to tell."""
         return self._outbox is None and self._told is None and not self._rules.budgets
 
-    async def _made(self, wanted: Wanted) -> Any:
+    async def _made(self, wanted: Wanted, admission: Admission = "accepted") -> Any:
         if self._outbox is not None:  # What cannot be opened matters only to whoever asks for it, in ``_remedy``.
             await self._read_payloads(wanted, errors=VaultError)
         try:
-            return await self._store.transact(wanted.keys, wanted)
+            return await self._store.transact(wanted.keys, wanted, admission)
         except MAY_BE_MADE_AGAIN as error:
-            return await self._made_again(wanted, error)
+            return await self._made_again(wanted, error, admission)
 
-    async def _made_again(self, wanted: Wanted, error: Exception) -> Any:
+    async def _made_again(self, wanted: Wanted, error: Exception, admission: Admission) -> Any:
         unknown = False
         for _try in range(TRIES):
-            unknown = unknown or isinstance(error, CommitUnknown | StorePoisoned)
-            await self._remedy(wanted, error)
+            unknown = unknown or isinstance(error, CommitUnknown)
             try:
-                found = await self._store.transact(wanted.keys, wanted)
+                await self._remedy(wanted, error)
+                found = await self._store.transact(wanted.keys, wanted, admission)
             except MAY_BE_MADE_AGAIN as another:
+                if another is error:  # There is no remedy.
+                    raise
                 error = another
+            except StoreUnavailable as still:
+                if unknown:  # What may have been written is not said to be nothing.
+                    raise CommitUnknown(str(error)) from still
+                raise
             else:
                 return _as_made_by(wanted, found) if unknown else found
-        raise error
+        raise CommitUnknown(str(error)) if unknown else error
 
     async def _remedy(self, wanted: Wanted, error: Exception) -> None:
         """What the next try needs, or the error itself."""
@@ -294,11 +303,13 @@ class Obligations:
                 continue
         wanted.payloads = found
 
-    async def _leak_page(self, trace_id: str, left: dict[str, None]) -> list[Obligation]:
+    async def _leak_page(
+        self, trace_id: str, left: dict[str, None], admission: Admission = "accepted"
+    ) -> list[Obligation]:
         """Roll back some that are overdue; none if there are no more but ``left``, who are in nobody's way."""
         while keys := await self._overdue(left):
             wanted = Leaking(self._follows, keys, self._follows.budget_keys, Scan(trace_id=trace_id))
-            decisions: Sequence[Decision] = await self._made(wanted)
+            decisions: Sequence[Decision] = await self._made(wanted, admission)
             left.update(dict.fromkeys(wanted.left))
             self.tell(decisions)
             if decisions or not wanted.left:

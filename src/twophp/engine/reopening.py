@@ -7,16 +7,16 @@ from typing import Any
 
 from twophp.core.errors import StorePoisoned
 from twophp.core.records import Key
-from twophp.ports import Decide, Store
+from twophp.ports import Admission, Decide, Store
 
 
-async def transacted(store: Store, keys: Sequence[Key], decide: Decide) -> Any:
+async def transacted(store: Store, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Any:
     """See ``Store.transact``. A store that has stopped wrote nothing of this, so it is safe to ask once more.
 
     Opened anew, it tells for good what an earlier commit of unknown outcome became.
     """
     try:
-        return await store.transact(keys, decide)
+        return await store.transact(keys, decide, admission)
     except StorePoisoned:
         await store.reopen()
-        return await store.transact(keys, decide)
+        return await store.transact(keys, decide, admission)

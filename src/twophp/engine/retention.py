@@ -8,26 +8,32 @@ verify` tells a row that was purged from one that was taken away.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
 
-from twophp.core.entry import purged_line
+from twophp.core.entry import LedgerEntry, purged_line
 from twophp.core.policy import DAY_MS
+from twophp.engine.bites import Bites
 from twophp.engine.reopening import transacted
 from twophp.ports import Change, Purge, Records, Store
 
 RETENTION_MS: Final = 30 * DAY_MS
-BITE: Final = 500
-"""How many rows go at a time."""
 
 
 async def purge(store: Store, retention_ms: int) -> int:
-    """Forget a bounded number of rows that were kept long enough; how many there were."""
-    rows = await store.outlived(store.now() - retention_ms, BITE)
-    if not rows:
-        return 0
+    """Forget the rows that were kept long enough; how many there were."""
+    before = store.now() - retention_ms
 
-    def forget(records: Records) -> Change:
-        return Change(answer=None, purges=tuple(Purge(row, purged_line(row, records.now)) for row in rows))
+    def forget(rows: Sequence[LedgerEntry]) -> Any:
+        return transacted(store, (), partial(_purging, rows), "background")
 
-    await transacted(store, (), forget)
-    return len(rows)
+    return await Bites("ledger rows", partial(store.outlived, before), forget, _name).run()
+
+
+def _purging(rows: Sequence[LedgerEntry], records: Records) -> Change:
+    return Change(answer=None, purges=tuple(Purge(row, purged_line(row, records.now)) for row in rows))
+
+
+def _name(row: LedgerEntry) -> str:
+    return f"{row.client_correlation_id} {row.server_correlation_id} {row.actor}"

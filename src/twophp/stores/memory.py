@@ -413,8 +413,10 @@ class MemoryStore:
     async def settled(self, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.settled``."""
         with self._lock:
-            oldest = [one for _slot, one in islice(self._obligations(), limit)]
-        return [by_id(one.obligation_id) for one in oldest if one.settled_at is not None and one.settled_at < before]
+            found = (
+                one for _slot, one in self._obligations() if one.settled_at is not None and one.settled_at < before
+            )
+            return [by_id(one.obligation_id) for one in islice(found, limit)]
 
     async def tally(self, since: Instant = 0) -> Sequence[Tally]:
         """See ``Store.tally``."""

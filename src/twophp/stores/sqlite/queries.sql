@@ -181,8 +181,12 @@ SELECT * FROM obligation WHERE obligation_id = ?;
 SELECT count(*) FROM obligation WHERE due_at IS NOT NULL;
 
 -- name: obligations_settled
-SELECT obligation_id FROM (SELECT obligation_id, settled_at FROM obligation ORDER BY id LIMIT ?2)
-WHERE settled_at < ?1;
+-- Ids rise with time, so nothing behind the first that was reserved later can have been settled earlier.
+SELECT obligation_id FROM obligation
+WHERE settled_at < ?1 AND id < coalesce(
+    (SELECT later.id FROM obligation AS later WHERE later.reserved_at >= ?1 ORDER BY later.id LIMIT 1),
+    9223372036854775807)
+ORDER BY id LIMIT ?2;
 
 -- name: tally_obligations
 SELECT flow, state, resolution, count(*) FROM obligation WHERE reserved_at >= ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;

@@ -1,9 +1,9 @@
 """Rotation: a new active key, then every sealed part opened and sealed again, while the service goes on.
 
 Nothing here can lose a row. Old keys stay in the ring, so whatever was sealed with either key opens at any moment.
-Pages are small changes in the same queue as all others, and a part is replaced only if it still has the bytes that
-were opened. After a kill the same call goes on: the ring says that it is rotating, and what already has the new key
-is passed over. A part that does not open is left as it is and reported: it is evidence.
+Pages are small changes of the background, which gives way to requests (ADR 30), and a part is replaced only if it
+still has the bytes that were opened. After a kill the same call goes on: the ring says that it is rotating, and what
+already has the new key is passed over. A part that does not open is left as it is and reported: it is evidence.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.store import SQLiteStore
 from twophp.stores.vault import AesGcmVault, KeyRing, seal_header
 
-PAGE_ROWS: Final = 256
-PAGE_BYTES: Final = 4 * 1024 * 1024  # A page is in memory and in one transaction, however large the payloads are.
+PAGE_ROWS: Final = 64
+PAGE_BYTES: Final = 1024 * 1024  # A page is in memory and in one transaction, however large the payloads are.
 PASSES: Final = 8
 FAILURES_NAMED: Final = 100
 
@@ -141,7 +141,7 @@ class _Resealing:
             record, part = page[-1].record, page[-1].part
             rows = [row for found in page if (row := self._row(found)) is not None]
             if rows:
-                await self._store.transact((), _replacing(rows))
+                await self._store.transact((), _replacing(rows), "background")
             self.done += len(rows)
             self._progress(self.done, max(self._total, self.done))
 

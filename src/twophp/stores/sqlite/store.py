@@ -144,7 +144,7 @@ class SQLiteStore:
         return found[0]
 
     async def settled(self, before: Instant, limit: int) -> Sequence[Key]:
-        """See ``Store.settled``: ids rise with time, so the oldest are the first rows of their table."""
+        """See ``Store.settled``: ids rise with time, so it looks at what is older than ``before`` and at no more."""
         return await self._ask(sql("obligations_settled"), (before, limit), lambda row: by_id(row[0]))
 
     async def tally(self, since: Instant = 0) -> Sequence[Tally]:

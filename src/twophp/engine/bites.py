@@ -1,0 +1,73 @@
+"""Letting go of many things a few at a time, past those that cannot be let go of.
+
+A bite is one change of the background (ADR 30): small, so that requests wait for none for long. When the store refuses
+a bite, its parts are tried one by one; what is refused by itself is passed over, so that it keeps nothing behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable
+
+log: Final = logging.getLogger("twophp.engine")
+
+BITE: Final = 64
+MOST_LEFT: Final = 10_000
+"""How many that cannot be let go of one visit goes past."""
+
+T = TypeVar("T")
+
+
+class Bites(Generic[T]):
+    """One visit. ``find`` names the first so many that are due; ``forget`` makes one change that lets go of them."""
+
+    def __init__(
+        self,
+        what: str,
+        find: Callable[[int], Awaitable[Sequence[T]]],
+        forget: Callable[[Sequence[T]], Awaitable[object]],
+        name: Callable[[T], str],
+    ) -> None:
+        self._what = what
+        self._find = find
+        self._forget = forget
+        self._name = name
+        self._left: dict[str, str] = {}  # Why, by name.
+
+    async def run(self) -> int:
+        """Until nothing more is found that can go; how many went."""
+        count, before = 0, frozenset[str]()
+        while some := await self._next():
+            for one in some:
+                if self._name(one) in before:  # It was let go of and is there still: somebody keeps it.
+                    self._left[self._name(one)] = "it stays"
+            some = [one for one in some if self._name(one) not in self._left]
+            before = frozenset(map(self._name, some))
+            count += await self._bite(some)
+        if self._left:
+            name, why = next(iter(self._left.items()))
+            log.warning("%d %s cannot be let go of, the first is %s: %s", len(self._left), self._what, name, why)
+        return count
+
+    async def _next(self) -> list[T]:
+        if len(self._left) >= MOST_LEFT:
+            return []
+        found = await self._find(BITE + len(self._left))
+        return [one for one in found if self._name(one) not in self._left][:BITE]
+
+    async def _bite(self, some: Sequence[T]) -> int:
+        try:
+            if some:
+                await self._forget(some)
+        except (StoreUnavailable, CommitUnknown, StorePoisoned):
+            raise
+        except StoreError as error:
+            if len(some) == 1:
+                self._left[self._name(some[0])] = str(error)
+                return 0
+            return sum(await asyncio.gather(*(self._bite([one]) for one in some)))
+        return len(some)
