@@ -42,6 +42,7 @@ class Put(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     entry: LedgerEntry | None = None  # The ledger row that mirrors the record, if it has one.
     journal: tuple[JournalEvent, ...] = ()
     seals: Mapping[Part, Sealed | None] = {}  # Sealed bytes to keep; None destroys what was kept.
+    replaces: Key | None = None  # A record to drop first, because this one takes a key that it holds.
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from twophp.core.machine import Goto, Ignore, Refuse, Replay
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
 from twophp.core.policy import DAY_MS, Policy
 
-GO, SAME, NOTHING = "go", "replay", "nothing"
+GO, SAME, NOTHING, FOLLOWS = "go", "replay", "nothing", "follows"
 LATE, STRANGER, UNKNOWN = "ttl_expired", "other_identity", "unknown_intent"
 
 
@@ -59,6 +59,8 @@ class Call:
     payload_kept: bool = True
     purged_at: int | None = None
     runs: int = 0
+    server_id: str = ""
+    status: int | None = None
 
     @property
     def deadline(self) -> int:
@@ -103,12 +105,18 @@ class Call:
     def again(self, command: Register, now: int) -> str:
         """T2."""
         if command.replay_key != self.meant:
-            return "fingerprint_mismatch"
+            return FOLLOWS if self.is_followed_by(command) else "fingerprint_mismatch"
         if (command.mode.value, command.callback) != (self.mode, self.callback):
             return "mode_mismatch"
         if self.unconfirmed:
             self.grow_old(now)
         return LATE if self.phase in {"TTL_EXPIRED", "ABANDONED"} else SAME
+
+    def is_followed_by(self, command: Register) -> bool:
+        """T2-7: it did nothing but send its client there."""
+        by_server = {"auto_confirm", "transparent"}
+        alike = command.callback == self.callback and (command.mode.value in by_server) == (self.mode in by_server)
+        return self.phase == "FAILED" and self.status == 307 and command.follows == self.server_id and alike
 
     def confirm(self, command: Confirm, now: int) -> str:
         """T1, rows 5 to 11."""
@@ -137,7 +145,7 @@ class Call:
         wanted = "COMMITTED" if command.succeeded else "FAILED"
         if self.phase != "PROCESSING":
             return SAME if self.phase == wanted else "already_settled"
-        self.phase, self.ended_at, self.lease_until = wanted, now, None
+        self.phase, self.ended_at, self.lease_until, self.status = wanted, now, None, command.status
         return GO
 
     def _renew(self, now: int) -> str:
@@ -203,7 +211,8 @@ class World:
         call = self.calls.get(name)
         now = max(self.now, command.arrived_at) if isinstance(command, Register | Confirm) else self.now
         if isinstance(command, Register):
-            return call.again(command, now) if call else self._register(name, command, policy, now)
+            word = call.again(command, now) if call else FOLLOWS
+            return self._register(name, command, policy, now) if word == FOLLOWS else word
         if isinstance(command, Confirm):
             known = call is not None and (name, call.path) == (command.client_correlation_id, command.path)
             return call.confirm(command, now) if call and known else UNKNOWN
@@ -218,6 +227,7 @@ class World:
             ttl = min(wish, policy.max_ttl_ms) if wish > ttl or policy.allow_shorter_ttl else ttl
         told = (command.replay_key, command.mode.value, command.callback, command.principal, command.path)
         call = self.calls[name] = Call(*told, command.arrived_at, ttl, policy)
+        call.server_id = command.server_correlation_id
         if by_server:
             call.run(now, confirmed_at=None)
         return GO
@@ -262,7 +272,8 @@ def check_steps(before: Intent | None, decision: Decision) -> None:
     if not decision.changed:
         assert (found, decision.steps) == (before, ())
         return
-    assert found.version == (0 if before is None else before.version) + 1
+    is_new = before is None or before.server_correlation_id != found.server_correlation_id
+    assert found.version == (0 if is_new or before is None else before.version) + 1
     trail = [(step.before, step.after) for step in decision.steps]
     assert all(edge in EDGES for edge in trail)
     assert all(one[1] == two[0] for one, two in pairwise(trail))

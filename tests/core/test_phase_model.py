@@ -41,7 +41,7 @@ class Choices:
         self.world, self.pick = world, pick
 
     def register(self, name: str) -> Register:
-        pick = self.pick
+        pick, call = self.pick, self.world.calls.get(name)
         return Register(
             client_correlation_id=name,
             server_correlation_id=f"s-{name}-{self.world.steps}",
@@ -54,6 +54,7 @@ class Choices:
             requested_ttl_ms=pick(WISHES),
             callback=pick(("", "", "", "elsewhere")),
             owner="w1",
+            follows=pick(("", call.server_id if call is not None else "")),
         )
 
     def confirm(self, name: str) -> Confirm:
@@ -74,7 +75,7 @@ class Choices:
         if self.pick((True, False, False)):
             return Renew(fence=fence)
         succeeded = self.pick((True, False))
-        return Settle(fence=fence, succeeded=succeeded, status=200 if succeeded else 500)
+        return Settle(fence=fence, succeeded=succeeded, status=200 if succeeded else self.pick((307, 500)))
 
     def command(self, name: str) -> Command:
         kind = self.pick(("register", "confirm", "confirm", "worker", "worker", "attend", "attend"))

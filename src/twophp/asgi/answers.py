@@ -14,10 +14,11 @@ import msgspec
 from twophp.asgi.messages import PATH_SAFE, Answer, Scope
 from twophp.core.errors import StoreError, StoreUnavailable, TwoPHPError, Unauthenticated, WireError
 from twophp.core.intent import SETTLED, Intent, Mode, Phase
+from twophp.core.outcome import has_succeeded
 from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
 from twophp.engine.exchange import OF_THE_MOMENT, StoredResponse
-from twophp.engine.execution import FAILURE_STATUS, NameResource, Settled, Work, ids_of
+from twophp.engine.execution import NameResource, Settled, Work, ids_of
 from twophp.wire import emit, fields, grammar
 from twophp.wire.problem import PROBLEMS, Problem, problem
 
@@ -127,8 +128,8 @@ def _settled(
 
 
 def wire_status(status: int, *, passthrough: bool = False) -> int:
-    """A-08: success is 200 unless the service prefers its own; a 4xx stays, and any other failure is 500."""
-    if status < FAILURE_STATUS:
+    """A-08: success is 200 unless the service prefers its own; a 3xx or 4xx stays, and any other failure is 500."""
+    if has_succeeded(status):
         return status if passthrough else OK
     return min(INTERNAL_ERROR, status)
 

@@ -15,19 +15,21 @@ from msgspec.structs import replace
 from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path, seen_path
 from twophp.asgi.outgoing import acknowledgement
+from twophp.asgi.prevalidation import prevalidated
+from twophp.asgi.redirects import follows
 from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request, surroundings
 from twophp.asgi.server import Server
-from twophp.asgi.settings import LateConfirmGuard, Prevalidate
+from twophp.asgi.settings import LateConfirmGuard
 from twophp.core.errors import Refused, StoreError, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import callback_digest, intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
 from twophp.core.machine import Goto
-from twophp.core.phase import OTHER_IDENTITY, Confirm, Decision, Register
+from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, Confirm, Decision, Register
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
 from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredRequest, encode
-from twophp.engine.execution import FAILURE_STATUS, Answered, Execution, Settled, Work, ids_of
+from twophp.engine.execution import Answered, Execution, Settled, Work, ids_of
 from twophp.engine.identify import anonymous, authenticate
 from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, effective_scheme
@@ -183,11 +185,15 @@ class Handshake:
         refusal: TwoPHPError | None = None
         if self._settings.prevalidate is not None:
             try:
-                await _prevalidated(self._settings.prevalidate, head, body)
+                await prevalidated(self._settings.prevalidate, head, body)
             except TwoPHPError as error:
                 refusal = error
-        request, registering = self._registering(asked, head, principal, scope, body, policy, refusal=refusal)
+        register = partial(self._registering, asked, head, principal, scope, body, policy, refusal=refusal)
+        request, registering = register()
         decision = await registering
+        if decision.code == FINGERPRINT_MISMATCH and await follows(self._server, decision.intent, head, scope):
+            request, registering = register(follows=_intent_of(decision).server_correlation_id)
+            decision = await registering
         self._keep_at_hand(request, decision)
         code = decision.code
         if code is not None:
@@ -223,11 +229,12 @@ class Handshake:
         *,
         is_plain: bool = False,
         refusal: TwoPHPError | None = None,
+        follows: str = "",
     ) -> tuple[StoredRequest, Awaitable[Decision]]:
         """What is kept of the request, and the one change that makes an intent durable (draft §9.5)."""
         command = self._register_command(asked, head, principal, scope, body, policy)
-        if is_plain:
-            command = replace(command, is_plain=True)
+        if is_plain or follows:
+            command = replace(command, is_plain=is_plain, follows=follows)
         request = stored_request(head, scope, body, self._settings.stored_headers)
         register = partial(self._server.intents.register, command, encode(request), policy, refusal=refusal)
         if command.mode not in CONFIRMED_BY_SERVER:
@@ -456,20 +463,6 @@ class Handshake:
         response = execution.said if settled is None else settled.response
         assert response is not None
         return answers.as_it_is(response)  # Not what was said, if the business rows were refused.
-
-
-async def _prevalidated(prevalidate: Prevalidate, head: Head, body: bytes) -> None:
-    try:
-        verdict = prevalidate(head, body)
-        if inspect.isawaitable(verdict):
-            await verdict
-    except ValueError as error:  # What validators raise, pydantic's too. Its text may quote the payload: not told.
-        raise WireError("prevalidate refused the request", code="invalid_request") from error
-    except Exception as error:
-        status = getattr(error, "status_code", None)  # What the frameworks' own refusals have.
-        if not isinstance(status, int) or not FAILURE_STATUS <= status < answers.INTERNAL_ERROR:
-            raise
-        raise WireError("prevalidate refused the request", code="invalid_request", status=status) from error
 
 
 def _not_settled() -> Refused:

@@ -12,7 +12,7 @@ is TTL_EXPIRED, at the end of the grace ABANDONED. Two things follow.
 ``decide`` is a pure function. It returns what is to become of the intent and the steps to write into the journal;
 the store runs it inside its transaction, so of two racing commands one sees what the other did.
 
-    Phase 1   REGISTER, REGISTER_AUTO, REGISTER_OTHER, REGISTER_OTHER_MODE    (T2)
+    Phase 1   REGISTER, REGISTER_AUTO, REGISTER_OTHER, REGISTER_OTHER_MODE, FOLLOW    (T2)
     Phase 2   CONFIRM, CONFIRM_LATE, CONFIRM_EXPIRED, CONFIRM_OTHER           (T1)
     time      EXPIRE, ABANDON, RECOVER, PURGE, FORGET, IDLE
     worker    SUCCEED, FAIL, RENEW, STALE
@@ -38,6 +38,7 @@ from twophp.core.intent import (
     outcome_facts,
 )
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
+from twophp.core.outcome import is_followed_by
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, JournalEvent
 from twophp.core.registration import Binding, compare_bindings
@@ -50,6 +51,7 @@ class Signal(StrEnum):
     REGISTER_AUTO = "REGISTER_AUTO"  # Phase 1 that the server confirms by itself (draft §5.5).
     REGISTER_OTHER = "REGISTER_OTHER"  # A known id with another fingerprint.
     REGISTER_OTHER_MODE = "REGISTER_OTHER_MODE"  # A known id in another mode or with another callback.
+    FOLLOW = "FOLLOW"  # A known id at the Location that its intent was sent to; that one has done nothing.
     CONFIRM = "CONFIRM"  # Phase 2 that arrived before the deadline, or whose intent is past the PONR anyway.
     CONFIRM_LATE = "CONFIRM_LATE"  # Arrived inside the grace; REUSE and its guard let it in (draft §8.2).
     CONFIRM_EXPIRED = "CONFIRM_EXPIRED"  # Arrived too late.
@@ -95,6 +97,7 @@ _STRANGERS: Final[dict[Signal, Cell]] = {
     _S.CONFIRM_OTHER: _STRANGER,  # T1 row 5, draft §13.2: the state stays.
 }
 _NO_WORKER: Final[dict[Signal, Cell]] = dict.fromkeys((_S.SUCCEED, _S.FAIL, _S.RENEW, _S.STALE), _NOT_PROCESSING)
+_NOT_REDIRECTED: Final = _never("only a handler's redirect can be followed", _S.FOLLOW)
 _AUTO_NEVER_WAITS: Final = _never("auto-confirm leaves WAITING_CONFIRM in the change that enters it", _S.REGISTER_AUTO)
 
 TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
@@ -108,11 +111,13 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.RENEW: _UNKNOWN,
         _S.IDLE: _IGNORE,
         **_never("there is nothing to compare with", _S.REGISTER_OTHER, _S.REGISTER_OTHER_MODE, _S.CONFIRM_OTHER),
+        **_NOT_REDIRECTED,
         **_never("there is no deadline", _S.CONFIRM_LATE, _S.CONFIRM_EXPIRED, _S.EXPIRE, _S.ABANDON),
         **_never("there is no lease, no payload, no tombstone", _S.STALE, _S.RECOVER, _S.PURGE, _S.FORGET),
     },
     _P.WAITING_CONFIRM: {
         **_STRANGERS,
+        **_NOT_REDIRECTED,
         **_NO_WORKER,
         **_AUTO_NEVER_WAITS,
         _S.REGISTER: _REPLAY,  # T2 row 1: the same registration again, its deadline never extended.
@@ -125,6 +130,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
     },
     _P.TTL_EXPIRED: {
         **_STRANGERS,
+        **_NOT_REDIRECTED,
         **_NO_WORKER,
         **_AUTO_NEVER_WAITS,
         _S.REGISTER: _EXPIRED,  # T2 row 4: a new id is required (draft §8.2).
@@ -139,6 +145,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
     },
     _P.ABANDONED: {
         **_STRANGERS,
+        **_NOT_REDIRECTED,
         **_NO_WORKER,
         **_AUTO_NEVER_WAITS,
         _S.REGISTER: _EXPIRED,  # A-21: who could tell ABANDONED from TTL_EXPIRED would learn the grace.
@@ -151,6 +158,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
     },
     _P.PROCESSING: {
         **_STRANGERS,
+        **_NOT_REDIRECTED,
         _S.REGISTER: _REPLAY,  # T2 row 2
         _S.REGISTER_AUTO: _REPLAY,
         _S.CONFIRM: _REPLAY,  # T1 row 8: one runs, the others get its answer (A-33).
@@ -166,6 +174,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
     },
     _P.COMMITTED: {
         **_STRANGERS,
+        **_NOT_REDIRECTED,
         _S.REGISTER: _REPLAY,  # T2 row 3
         _S.REGISTER_AUTO: _REPLAY,
         _S.CONFIRM: _REPLAY,  # T1 row 6, draft §8.1: the same response, for the whole horizon (A-30).
@@ -183,6 +192,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
     _P.FAILED: {
         **_STRANGERS,
         _S.REGISTER: _REPLAY,  # T2 row 3
+        _S.FOLLOW: Goto((_P.ABSENT,), "followed"),  # T2 row 7: it has done nothing, and gives its client id up.
         _S.REGISTER_AUTO: _REPLAY,
         _S.CONFIRM: _REPLAY,  # T1 row 7
         _S.CONFIRM_EXPIRED: _EXPIRED,  # Only with literal_ttl_reject (A-30).
@@ -218,6 +228,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str = ""
     counted_bytes: int | None = None
     request_digest: str | None = None
+    follows: str = ""  # The server id of an intent whose redirect this request follows.
 
 
 class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -287,6 +298,8 @@ def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy
             signal = _signal_of_attend(intent, now)
         case _:
             signal = _signal_of_worker(intent, command)
+    if signal is Signal.FOLLOW:
+        return _follow(intent, command, now, policy)
     if intent is not None and signal in _AGES_FIRST and intent.phase in UNCONFIRMED and now >= intent.deadline_at:
         return _age_then_take(intent, signal, command, now, policy)
     return _take(intent, signal, command, now, policy)
@@ -303,7 +316,7 @@ def _is_addressed_by(confirm: Confirm, intent: Intent) -> bool:
 def _signal_of_register(intent: Intent | None, command: Register) -> Signal:
     if intent is not None:
         if compare_bindings(intent.replay_key, command.replay_key) is Binding.OTHER:  # The registrar's rule (A-82).
-            return Signal.REGISTER_OTHER
+            return Signal.FOLLOW if is_followed_by(intent, command) else Signal.REGISTER_OTHER
         if intent.mode is not command.mode or intent.callback != command.callback:
             return Signal.REGISTER_OTHER_MODE
     return Signal.REGISTER_AUTO if command.mode in CONFIRMED_BY_SERVER else Signal.REGISTER
@@ -356,6 +369,15 @@ def _age_then_take(intent: Intent, signal: Signal, command: Command, now: Instan
     assert taken.intent is not None
     merged = msgspec.structs.replace(taken.intent, version=intent.version + 1)
     return Decision(taken.verdict, merged, aged.steps + taken.steps, changed=True)
+
+
+def _follow(intent: Intent | None, command: Command, now: Instant, policy: Policy) -> Decision:
+    """The redirected intent is forgotten and the new one registered under the same client id, both in one change."""
+    gone = _take(intent, Signal.FOLLOW, command, now, policy)
+    if type(gone.verdict) is not Goto:
+        return gone
+    begun = decide(None, command, now, policy)
+    return Decision(begun.verdict, begun.intent, gone.steps + begun.steps, changed=True)
 
 
 def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant, policy: Policy) -> Decision:

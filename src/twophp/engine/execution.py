@@ -30,6 +30,7 @@ from twophp.core.errors import (
 )
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.obligation import ObligationError
+from twophp.core.outcome import has_succeeded
 from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision, Settle
 from twophp.core.policy import Policy
 from twophp.engine.bound import BoundObligations
@@ -60,7 +61,6 @@ OVERHEAD_BYTES: Final = 1_024  # What a small entry costs beside its body.
 FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
 
-FAILURE_STATUS: Final = 400  # below it the handler succeeded.
 AWAY: Final = (StoreUnavailable, CommitUnknown, StorePoisoned)  # It may be back at the next try.
 CLOSED: Final = "store_closed"  # It will not be back.
 _DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
@@ -372,7 +372,7 @@ class Executions:
         bound = work.running.close()
         held = () if bound is None else await self._held(execution, bound)
         try:
-            if work.running.is_broken and response.status < FAILURE_STATUS:
+            if work.running.is_broken and has_succeeded(response.status):
                 log.warning("the business rows of %s were given up after its answer", intent.service_endpoint)
                 response = self._failed
             return await self._write(execution, work, response, held)
@@ -402,7 +402,7 @@ class Executions:
             return await self._persistently(error, execution, bound.close)
 
     async def _write(self, execution: Execution, work: Work, response: StoredResponse, held: Held) -> Settled:
-        intent, succeeded = work.intent, response.status < FAILURE_STATUS
+        intent, succeeded = work.intent, has_succeeded(response.status)
         settle = Settle(
             fence=intent.fence,
             succeeded=succeeded,

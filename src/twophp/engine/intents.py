@@ -245,6 +245,11 @@ class Intents:
         if before is not None and before.has_payload and not intent.has_payload:
             seals = _DESTROY_PAYLOAD
         entry = server_entry(intent, self._writer) if decision.steps else None
+        if before is not None and before.server_correlation_id != intent.server_correlation_id:
+            # T2 row 7: a new intent in place of the one it follows. The first line ends that one.
+            key, (ending, *begun) = by_logical_key(before.principal, before.client_correlation_id), decision.steps
+            put = Put(record=intent, entry=entry, journal=tuple(begun), seals=seals, replaces=key)
+            return Change(answer=decision, puts=(put, *more), journal=(ending,))
         put = Put(record=intent, entry=entry, journal=decision.steps, seals=seals)
         return Change(answer=decision, puts=(put, *more), statements=wish.statements)
 

@@ -176,7 +176,7 @@ class MemoryStore:
     def _apply(self, change: Change, named: Sequence[Key]) -> None:
         if change.statements:
             raise StoreError("the memory store runs no SQL", code="no_sql")
-        if len(change.puts) == 1 and not change.drops:
+        if len(change.puts) == 1 and not change.drops and change.puts[0].replaces is None:
             put = [self._put(change.puts[0], named)]
         else:
             put = self._make(change, named)
@@ -197,7 +197,11 @@ class MemoryStore:
         before: list[tuple[Any, Any, Any]] = []
         self._before = before
         try:
-            slots = [self._put(put, named) for put in change.puts]
+            slots = []
+            for put in change.puts:
+                if put.replaces is not None:
+                    self._drop(put.replaces, named)
+                slots.append(self._put(put, named))
             for key in change.drops:
                 self._drop(key, named)
         except BaseException:

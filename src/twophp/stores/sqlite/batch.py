@@ -167,6 +167,8 @@ class Batch:
     def _apply(self, change: Change) -> None:
         self.changed = True
         for put in change.puts:
+            if put.replaces is not None:
+                self._drop(put.replaces)
             self._chain(self._put(put), put.journal)
         for key in change.drops:
             self._drop(key)

@@ -1,0 +1,26 @@
+"""The service's own look at a Phase 1 request, before anything is stored (A-07)."""
+
+from __future__ import annotations
+
+import inspect
+
+from twophp.asgi.answers import INTERNAL_ERROR
+from twophp.asgi.settings import Prevalidate
+from twophp.core.errors import WireError
+from twophp.core.outcome import FAILURE_STATUS
+from twophp.engine.requests import Head
+
+
+async def prevalidated(prevalidate: Prevalidate, head: Head, body: bytes) -> None:
+    """Ask it; raises WireError where it refuses. Whatever else it raises is the framework's to answer."""
+    try:
+        verdict = prevalidate(head, body)
+        if inspect.isawaitable(verdict):
+            await verdict
+    except ValueError as error:  # What validators raise, pydantic's too. Its text may quote the payload: not told.
+        raise WireError("prevalidate refused the request", code="invalid_request") from error
+    except Exception as error:
+        status = getattr(error, "status_code", None)  # What the frameworks' own refusals have.
+        if not isinstance(status, int) or not FAILURE_STATUS <= status < INTERNAL_ERROR:
+            raise
+        raise WireError("prevalidate refused the request", code="invalid_request", status=status) from error

@@ -1,0 +1,32 @@
+"""A handler's redirect, seen from a client: it is no success, and whoever may follow it makes one order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.client.callers import caller
+from tests.client.shop import Shop
+
+
+@pytest.mark.req("A-08", "A-109", "T2-7")
+def test_a_plain_client_that_follows_redirects_makes_one_order(orders: Shop) -> None:
+    """Starlette redirects a trailing slash with 307: such a call was COMMITTED with nothing done."""
+    headers = {"DTT-2PHP-Enabled": "true", "DTT-2PHP-Auto-Confirm": "true", "DTT-2PHP-Client-Correlation-ID": "c-1"}
+    with httpx.Client(follow_redirects=True) as http:
+        made = http.post(f"{orders.url}/orders/", json={"sku": 1}, headers=headers)
+    assert (made.status_code, len(made.history), orders.runs) == (201, 1, ["POST /orders"])
+    assert sorted(row.phase for row in orders.rows()) == ["COMMITTED", "FAILED"]
+
+
+@pytest.mark.req("A-08", "A-109")
+@pytest.mark.parametrize("follow", [False, True])
+def test_our_client_hears_of_the_redirect_and_makes_one_order_where_it_may_follow(
+    follow: bool, orders: Shop, tmp_path: Path
+) -> None:
+    with caller("httpx", tmp_path) as http:
+        made = http.post(f"{orders.url}/orders/", **({"follow_redirects": True} if follow else {}))
+    assert (made.status, len(orders.runs)) == ((200, 1) if follow else (307, 0))
+    assert made.info["phase"] == ("COMMITTED" if follow else "FAILED")
