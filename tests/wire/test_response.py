@@ -54,9 +54,19 @@ def test_only_a_registered_and_waiting_intent_may_be_confirmed(headers: Pairs, e
 
 
 @pytest.mark.req("A-06")
-@pytest.mark.parametrize("headers", [[], [(b"content-type", b"text/plain")], [SERVER_ID], [field("ttl", b"5")]])
+@pytest.mark.parametrize("headers", [[], [(b"content-type", b"text/plain")], [SERVER_ID]])
 def test_without_a_phase_state_the_answer_is_plain(headers: Pairs) -> None:
     assert parse_response(headers) is None
+
+
+@pytest.mark.req("A-06")
+@pytest.mark.parametrize("name", ["ttl", "ponr-deadline"])
+@pytest.mark.parametrize("value", [b"5", b"", b"not a time", b"1, 2"])
+def test_a_time_to_confirm_without_a_phase_state_is_refused(name: str, value: bytes) -> None:
+    for headers in ([field(name, value)], [SERVER_ID, field(name, value)]):
+        with pytest.raises(WireError) as raised:
+            parse_response(headers)
+        assert (raised.value.code, raised.value.field) == ("missing_field", "DTT-2PHP-Phase-State")
 
 
 @pytest.mark.req("P-14.1-g")

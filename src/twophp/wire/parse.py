@@ -289,13 +289,17 @@ def parse_response(headers: RawHeaders) -> TwoPhaseAnswer | None:
     """What an answer says, None if it is a plain one: the server does not speak 2PHP and has just executed (A-06).
 
     Without a Phase-State there is no two-phase answer. A Phase-State or server id that is *there* and cannot be read
-    raises WireError: calling it plain would report a mutation as done that may only be registered. Fields that only
-    advise (TTL, deadline, resource id, replay policy, message) are dropped when they are unreadable or contradict
-    themselves; no answer is lost for their sake.
+    raises WireError, and so does a TTL or a deadline without a Phase-State, which only a registration has: calling it
+    plain would report a mutation as done that may only be registered. Fields that only advise (TTL, deadline, resource
+    id, replay policy, message) are dropped when they are unreadable or contradict themselves; no answer is lost for
+    their sake.
     """
     values, conflicts = _collect(headers)
     raw_phase = values.get(fields.PHASE_STATE.key)
     if raw_phase is None:
+        for field in (fields.TTL, fields.PONR_DEADLINE):
+            if field.key in values:
+                _refuse("missing_field", fields.PHASE_STATE, "The answer tells a time to confirm and no phase.")
         return None
     for field in (fields.PHASE_STATE, fields.SERVER_CORRELATION_ID):
         if field.key in conflicts:
