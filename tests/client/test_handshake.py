@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.callers import caller, settings
 from tests.client.shop import MUTATIONS, Shop, pair
-from twophp.client import TwoPhaseTransport, calling
+from twophp.client import Advice, PhaseError, TwoPhaseTransport, calling
 from twophp.core.intent import Phase
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -152,10 +152,25 @@ def test_the_final_answer_is_a_stream_where_one_is_wanted(orders: Shop, tmp_path
         assert b"order-1" in b"".join(response.iter_raw())
 
 
-def test_what_already_speaks_2php_or_opts_out_is_its_makers_own(orders: Shop, tmp_path: Path) -> None:
+@pytest.mark.req("P-5.2.1-a", "A-12")
+@pytest.mark.parametrize(
+    "name", ["DTT-2PHP-Enabled", "dtt-2php-client-correlation-id", "DTT-2PHP-Callback", "DTT-2PHP-Anything"]
+)
+def test_a_field_of_the_protocol_set_by_the_caller_is_refused(
+    kind: str, name: str, orders: Shop, tmp_path: Path
+) -> None:
+    with caller(kind, tmp_path) as http, pytest.raises(PhaseError) as raised:
+        http.post(f"{orders.url}/orders", headers={name: "true"})
+    assert (raised.value.code, raised.value.advice) == ("reserved_header", Advice.FIX)
+    assert (orders.heard, orders.runs) == ([], [])
+
+
+def test_what_opts_out_is_its_makers_own(orders: Shop, tmp_path: Path) -> None:
+    opted_out = {"extensions": {"twophp": False}}
     with caller("httpx2", tmp_path) as http:
-        response = http._send("POST", f"{orders.url}/orders", headers={"DTT-2PHP-Enabled": "true"})
-        assert response.status_code == 400
-        response = http._send("POST", f"{orders.url}/orders", extensions={"twophp": False})
-        assert response.status_code == 201
-    assert orders.lines() == ["POST /orders", "POST /orders"]
+        assert http._send("POST", f"{orders.url}/orders", **opted_out).status_code == 201
+        by_hand = {"DTT-2PHP-Enabled": "true", "DTT-2PHP-Client-Correlation-ID": "by-hand"}
+        assert http._send("POST", f"{orders.url}/orders", headers=by_hand, **opted_out).status_code == 200
+        assert http._send("GET", f"{orders.url}/orders/1", headers=by_hand).status_code == 201
+    assert orders.lines() == ["POST /orders", "POST /orders", "GET /orders/1"]
+    assert orders.runs == ["POST /orders", "GET /orders/1"], "the second was registered, and is not confirmed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -27,10 +28,8 @@ _NOT_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError
 
 
 def is_ours(request: Any) -> bool:
-    """Whether a request does two phases: a mutation, unless its maker opted out or speaks 2PHP on its own."""
-    if request.method not in MUTATIONS or request.extensions.get(EXTENSION) is False:
-        return False
-    return not any(name.lower() in fields.BY_KEY for name, _value in request.headers.raw)
+    """Whether a request does two phases: a mutation, unless its maker opted out."""
+    return request.method in MUTATIONS and request.extensions.get(EXTENSION) is not False
 
 
 def asked_by(request: Any, body: bytes, settings: Settings, hop: Hop | None = None) -> Asked:
@@ -39,6 +38,7 @@ def asked_by(request: Any, body: bytes, settings: Settings, hop: Hop | None = No
     target = target_of(f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}")
     if not settings.allow_insecure and not target.is_secure:  # A-64
         raise refused("tls_required", f"{target.resource}: two-phase requests need https, or allow_insecure=True")
+    check_names(name for name, _value in request.headers.raw)
     options = options_of(request.extensions.get(EXTENSION))
     return Asked(
         method=request.method,
@@ -53,6 +53,14 @@ def asked_by(request: Any, body: bytes, settings: Settings, hop: Hop | None = No
 def refused(code: str, message: str) -> PhaseError:
     """Nothing was sent, and nothing will be until something changes."""
     return PhaseError(message, code=code, advice=Advice.FIX)
+
+
+def check_names(names: Iterable[bytes]) -> None:
+    """The protocol's fields are written by the transport alone: a second value would contradict it or be believed."""
+    for name in names:
+        if name.lower().startswith(fields.PREFIX):
+            shown = name.decode("latin-1")
+            raise refused("reserved_header", f"{shown} is set by the transport; see calling() for what a call may say")
 
 
 def whole(headers: Any, body: bytes) -> Headers:

@@ -17,13 +17,12 @@ from twophp.client import redirects
 from twophp.client.driver import Machinery
 from twophp.client.exchange import Asked, Hop, Lost, NotSent, Outcome, Reply, Send
 from twophp.client.held import may_be_last
-from twophp.client.libraries import DRAINED_BYTES, Body, refused, whole
+from twophp.client.libraries import DRAINED_BYTES, Body, check_names, refused, whole
 from twophp.client.options import options_of
 from twophp.client.pools import make_strict, never_left
 from twophp.client.raw import BREAKS, guarded, held
 from twophp.client.reconciler import MOST, Progress, Reconciliation
 from twophp.client.settings import Options, Settings, settings_of
-from twophp.wire import fields
 from twophp.wire.fields import Headers
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.targets import target_of
@@ -104,7 +103,7 @@ class TwoPhaseAdapter(HTTPAdapter):
 
 
 def _is_ours(request: Any) -> bool:
-    return request.method in MUTATIONS and not any(_raw(name).lower() in fields.BY_KEY for name in request.headers)
+    return request.method in MUTATIONS
 
 
 def _asked_by(request: Any, settings: Settings, hop: Hop | None) -> Asked:
@@ -113,6 +112,7 @@ def _asked_by(request: Any, settings: Settings, hop: Hop | None) -> Asked:
     hop = redirects.within_origin(hop, target, options.client_correlation_id)
     if not settings.allow_insecure and not target.is_secure:
         raise refused("tls_required", f"{target.resource}: two-phase requests need https, or allow_insecure=True")
+    check_names(_raw(name) for name in request.headers)
     body = Body(settings.max_body_bytes)
     for chunk in _chunks(request.body):
         body.add(_raw(chunk))

@@ -59,6 +59,8 @@ RESPONSE_FIELDS: Final = (
 )
 FIELDS: Final = (*REQUEST_FIELDS, *RESPONSE_FIELDS[1:])
 
+PREFIX: Final = b"dtt-2php-"
+"""Of every name, in the form of its ``key``."""
 BY_KEY: Final = {field.key: field for field in FIELDS}
 NAMES: Final = frozenset(field.name for field in FIELDS)
 
