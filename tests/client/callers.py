@@ -125,12 +125,14 @@ class Losing(httpx2.BaseTransport):
         self._after = after
         self.plan = plan
         self.sent: list[str] = []
+        self.on_unsent: Callable[[], object] = lambda: None
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         kind = _kind(request)
         self.sent.append(kind)
         if self.plan.get(f"unsent_{kind}", 0):
             self.plan[f"unsent_{kind}"] -= 1
+            self.on_unsent()
             raise httpx2.ConnectError("nobody is there")
         response = self._inner.handle_request(request)
         if self._after is not None:

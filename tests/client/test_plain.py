@@ -162,12 +162,12 @@ def test_a_refusal_of_the_middleware_is_an_answer(kind: str, orders: Shop, tmp_p
     assert orders.runs == []
 
 
-class Interrupted(dict[tuple[str, str], None]):
+class Interrupted(dict[tuple[str, str], bool]):
     """Another thread learns of an endpoint while this one looks for the oldest."""
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         found = super().__iter__()
-        self.setdefault(("PUT", "https://orders.internal/another"))
+        self.setdefault(("PUT", "https://orders.internal/another"), False)
         return found
 
 

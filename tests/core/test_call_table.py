@@ -59,7 +59,7 @@ def opening(**changes: Any) -> Opening:
 
 
 def told(phase: Phase, by: Any = "phase_2", **facts: Any) -> Told:
-    known: dict[str, Any] = {"server_correlation_id": "s1", "ttl_ms": 30_000, "at": T0}
+    known: dict[str, Any] = {"server_correlation_id": "s1", "ttl_ms": 30_000, "at": T0, "first": True}
     return Told(phase=phase, by=by, **(known | facts))
 
 
@@ -146,6 +146,46 @@ def test_a_server_that_contradicts_itself_is_not_believed() -> None:
     assert decide(FAILED, told(Phase.COMMITTED), T0).code == CONTRADICTION
     assert decide(PROCESSING, told(Phase.TTL_EXPIRED), T0).code == CONTRADICTION
     assert decide(WAITING, told(Phase.COMMITTED, server_correlation_id="s2"), T0).code == OTHER_INTENT
+
+
+@pytest.mark.req("A-49", "A-42", "A-30")
+def test_a_408_ends_a_call_only_if_it_answers_the_first_confirm() -> None:
+    late = told(Phase.TTL_EXPIRED, first=False)
+    for call in ALL.values():
+        assert not decide(call, late, T0).changed, "it says nothing of an earlier confirm"
+        assert decide(call, late, T0).code is None
+    first = told(Phase.TTL_EXPIRED, first=True)
+    ended = decide(WAITING, first, T0).call
+    assert ended is not None
+    assert (ended.stage, ended.never_ran) == (Stage.TTL_EXPIRED, True)
+    for call in (WAITING, SENT):
+        assert not decide(after_takeover(call), first, LEASE_END).changed, "who drove it before may have confirmed"
+
+
+@pytest.mark.req("A-49", "A-42")
+@pytest.mark.parametrize(
+    ("command", "never_ran"),
+    [
+        (GiveUp(fence=1), True),
+        (NotThere(first=True), True),
+        (NotThere(first=False), False),
+        (told(Phase.TTL_EXPIRED, "status_read", first=False), False),
+        (told(Phase.ABANDONED, "status_read", first=False), False),
+    ],
+)
+def test_an_expired_call_knows_whether_it_can_have_run(command: Command, never_ran: bool) -> None:
+    ended = decide(WAITING, command, T0).call
+    assert ended is not None
+    assert (ended.stage, ended.never_ran) == (Stage.TTL_EXPIRED, never_ran)
+    assert [call.stage for call in ALL.values() if call.never_ran] == [Stage.TTL_EXPIRED]
+
+
+@pytest.mark.req("A-42")
+@pytest.mark.parametrize("command", [NotThere(first=True), told(Phase.TTL_EXPIRED, "status_read")])
+def test_who_took_a_call_over_never_knows_that_nothing_ran(command: Command) -> None:
+    ended = decide(after_takeover(WAITING), command, LEASE_END).call
+    assert ended is not None
+    assert (ended.stage, ended.never_ran) == (Stage.TTL_EXPIRED, False)
 
 
 @pytest.mark.req("A-49")
@@ -249,9 +289,10 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
         st.sampled_from(["phase_1", "phase_2", "status_read"]),
         opening=st.just(opening()),
         server_correlation_id=st.sampled_from(["", "s1", "s2"]),
+        first=st.booleans(),
     ),
     st.just(told(Phase.PROCESSING, "callback")),
-    st.builds(NotThere, plain=st.booleans()),
+    st.builds(NotThere, plain=st.booleans(), first=st.booleans()),
     st.builds(GiveUp, fence=st.integers(1, 3)),
     st.builds(Renew, fence=st.integers(1, 3)),
     st.builds(Release, fence=st.integers(1, 3)),

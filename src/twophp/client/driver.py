@@ -17,6 +17,7 @@ from twophp.client.exchange import (
     Around,
     Asked,
     Effect,
+    Keep,
     Look,
     NotSent,
     Outcome,
@@ -215,6 +216,9 @@ class Machinery:
                 return trail.heard
             case Read():
                 return b"" if effect.reply.native is None else http.read(effect.reply, effect.limit)
+            case Keep():
+                http.keep(effect.reply.native)
+                return _content(effect.reply)
             case Pause():
                 return self._pause(effect.seconds)
             case Unseal():
@@ -344,6 +348,9 @@ class AsyncMachinery:
                 return trail.heard
             case Read():
                 return b"" if effect.reply.native is None else await http.read(effect.reply, effect.limit)
+            case Keep():
+                await http.keep(effect.reply.native)
+                return _content(effect.reply)
             case Pause():
                 return await self._wait(effect.seconds)
             case Unseal():
@@ -369,6 +376,15 @@ class AsyncMachinery:
         waiting = given(seconds)
         if inspect.isawaitable(waiting):
             await waiting
+
+
+def _content(reply: Reply) -> bytes | None:
+    """The body of an answer that was read to its end; None if it broke off, which each library says in its own way."""
+    try:
+        content: bytes = reply.native.content
+    except RuntimeError:
+        return None
+    return content
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

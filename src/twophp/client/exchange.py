@@ -64,6 +64,12 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 0
 
 
+class Keep(msgspec.Struct, frozen=True, kw_only=True):
+    """Read a reply to its end, so that it outlives its connection; answered with the bytes, None if they broke off."""
+
+    reply: Reply
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Make this durable; answered with the decision. ``request`` is sealed with it, None destroys what was kept."""
 
@@ -97,7 +103,7 @@ class Unseal(msgspec.Struct, frozen=True, kw_only=True):
     call: Call
 
 
-Effect: TypeAlias = Send | Read | Record | RecordBehind | Look | Pause | Unseal
+Effect: TypeAlias = Send | Read | Keep | Record | RecordBehind | Look | Pause | Unseal
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

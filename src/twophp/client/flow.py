@@ -7,42 +7,44 @@ The order is the protocol's: Phase 1, the client's own row made durable, then Ph
 What may be sent a second time, and what may not:
 
     Phase 1, unanswered     only to an endpoint that is known to speak 2PHP: a plain server has just done it (A-06)
-    Phase 2, unanswered     the same ids again before the deadline, a status read after it (A-42)
+    the same, auto-confirm  only to one that also recognises the id, and after waiting for the callback (A-42)
+    Phase 2, unanswered     the same ids again; see resolution.py
     anything, answered      never: 408 asks for a new id, and that is the caller's decision (A-28, draft §8.2)
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
 from twophp.client.exchange import Around, Asked, Effect, Look, Lost, NotSent, Outcome, Pause, Read, Record, Reply, Send
-from twophp.client.notebook import STAND_IN_TTL_MS, Notebook
+from twophp.client.notebook import STAND_IN_TTL_MS
 from twophp.client.outgoing import own_headers, phase_one_headers, sealed_request
+from twophp.client.resolution import (
+    ACCEPTED,
+    EXPIRED,
+    FIRST_DELAY_S,
+    LONGEST_DELAY_S,
+    REDIRECTED,
+    SERVER_ERROR,
+    Heard,
+    Resolution,
+    Steps,
+    bounded,
+)
 from twophp.core.call import OPEN, Call, Stage
-from twophp.core.call_machine import IS_HELD, Attend, Decision, GiveUp, Note, NotThere
+from twophp.core.call_machine import IS_HELD, Attend, Decision, Note
 from twophp.core.errors import Advice, PhaseError, StoreError, StoreUnavailable
 from twophp.core.intent import SETTLED, Mode, Phase
 from twophp.core.policy import DAY_MS
 from twophp.core.records import Instant
-from twophp.wire import emit, response
+from twophp.wire import emit, fields, response
 from twophp.wire.parse import TwoPhaseAnswer
 from twophp.wire.targets import target_of
 
-FIRST_DELAY_S: Final = 0.1
-LONGEST_DELAY_S: Final = 2.0
-LONGEST_POLL_S: Final = 30.0
-MAX_STATUS_BYTES: Final = 16 * 1024 * 1024
 REDIRECTS: Final = frozenset({307, 308})
-LATE: Final = "the server says that it was not confirmed in time"
-SERVER_ERROR: Final = 500
-NOT_FOUND: Final = 404
-
-Steps: TypeAlias = Generator[Effect, Any, Outcome]
-Heard: TypeAlias = Generator[Effect, Any, Outcome | float | None]
-"""The end; or how long to wait before asking again; or nothing that says anything."""
 
 
 def calling(asked: Asked, around: Around) -> Steps:
@@ -63,7 +65,7 @@ def calling(asked: Asked, around: Around) -> Steps:
             asked = msgspec.structs.replace(asked, hop=None)
 
 
-class Conversation(Notebook):
+class Conversation(Resolution):
     """One call under one client correlation id."""
 
     # The beginning.
@@ -74,8 +76,9 @@ class Conversation(Notebook):
             self._call = yield Look(client_correlation_id=self._id)
             if self._call is not None:
                 return (yield from self._go_on(self._call))
-        if self._mode is Mode.AUTO_CONFIRM:
-            yield from self._note()
+        if self._mode is Mode.AUTO_CONFIRM and not (yield from self._note()):
+            assert self._call is not None
+            return (yield from self._go_on(self._call))  # Another caller of this id has just noted it.
         return (yield from self._phase_one())
 
     def _go_on(self, call: Call) -> Steps:
@@ -91,6 +94,7 @@ class Conversation(Notebook):
     def after_restart(self, call: Call) -> Steps:
         """For the reconciler, which has just taken it over."""
         self._call = call
+        self._fence = call.fence
         self._mode = call.mode
         if call.stage is Stage.SENT:
             return (yield from self._phase_one(again=True))
@@ -101,11 +105,13 @@ class Conversation(Notebook):
         call = self._call
         assert call is not None
         if call.stage is Stage.TTL_EXPIRED:
-            raise self._failed("ttl_expired", Advice.RESUBMIT, "it was not confirmed in time")
+            advice = Advice.RESUBMIT if call.never_ran else Advice.CHECK
+            raise self._failed("ttl_expired", advice, "it was not confirmed in time, as far as the server said")
         if call.stage in OPEN:
             left_ms = (call.confirm_by or 0) - self._settings.clock()
             self._deadline = self._steady() + left_ms
-            self._confirms = 1  # Nobody knows whether an earlier life had confirmed.
+            self._confirms = 1  # Nobody knows whether an earlier life had confirmed; its row was durable before (A-43).
+            self._is_async = call.stage is Stage.PROCESSING and call.mode is Mode.STANDARD
             return (yield from self._until_known(0.0))
         found = yield from self._replayed()
         if found is None:
@@ -119,16 +125,18 @@ class Conversation(Notebook):
             decision: Decision = yield Record(client_correlation_id=self._id, command=Attend(owner=self._owner))
             self._call = decision.call
             if decision.code != IS_HELD:
+                if decision.changed and decision.call is not None:
+                    self._fence = decision.call.fence
                 return
             if self._steady() >= until:
                 raise self._failed("in_progress", Advice.WAIT, "another caller is still making this very call")
             yield Pause(min(self._settings.lease_s / 4, LONGEST_DELAY_S))
 
-    def _note(self) -> Generator[Effect, Any, None]:
-        """Nothing that the server confirms by itself leaves before it is written down (A-43)."""
+    def _note(self) -> Generator[Effect, Any, bool]:
+        """Nothing that the server confirms by itself leaves before it is written down (A-43); whether it was news."""
         request = sealed_request(self._asked)
         try:
-            yield from self._record(Note(opening=self._opening()), request=request)
+            return (yield from self._record(Note(opening=self._opening()), request=request))
         except StoreError as error:
             raise self._not_recorded(error) from error
 
@@ -149,23 +157,21 @@ class Conversation(Notebook):
         silent_until = self._steady() + round(self._settings.patience_s * 1_000)
         delay = FIRST_DELAY_S
         while True:
-            if again:
-                yield from self._may_repeat()
-            sent_at = self._steady()
-            self._sent_at = self._sent_at or self._settings.clock()
-            found: Outcome | float | None
-            try:
-                reply = yield from self._send_phase_one()
-            except NotSent:
-                if not again:
-                    yield from self._forget()
-                    raise
-                found = None
-            except Lost as lost:
-                found = yield from self._after_lost_phase_one(lost)
-            else:
-                silent_until = self._steady() + round(self._settings.patience_s * 1_000)
-                found = yield from self._after_phase_one(reply, sent_at)
+            found: Outcome | float | None = None
+            if not again or (yield from self._may_repeat()):
+                sent_at = self._steady()
+                self._sent_at = self._sent_at or self._settings.clock()
+                try:
+                    reply = yield from self._send_phase_one()
+                except NotSent:
+                    if not again:
+                        yield from self._forget()
+                        raise
+                except Lost as lost:
+                    found = yield from self._after_lost_phase_one(lost)
+                else:
+                    silent_until = self._steady() + round(self._settings.patience_s * 1_000)
+                    found = yield from self._after_phase_one(reply, sent_at, again=again)
             if isinstance(found, Outcome):
                 return found
             again = True
@@ -181,32 +187,77 @@ class Conversation(Notebook):
         )
         return reply
 
-    def _may_repeat(self) -> Generator[Effect, Any, None]:
-        """A-06: a server that may be a plain one is never sent the same thing twice."""
-        if not self._speaks():
+    def _may_repeat(self) -> Generator[Effect, Any, bool]:
+        """Whether the same Phase 1 may leave once more; False: not known yet. Raises where it never may."""
+        if not self._speaks():  # A-06: a server that may be a plain one is never sent the same thing twice.
             raise (yield from self._unresolved("answer_lost"))
+        if self._mode is not Mode.AUTO_CONFIRM:
+            return True  # Without a Phase 2 nothing runs, however often it is registered.
+        call = self._call
+        if call is not None and self._settings.clock() - call.sent_at >= DAY_MS:  # No server has to remember it (A-83).
+            raise (yield from self._unresolved("forgotten"))
+        if self._known.recognises_ids(self._asked.method, self._target):
+            return True
+        return (yield from self._recognised())
+
+    def _recognised(self) -> Generator[Effect, Any, bool]:
+        """Ask who is there, with a status read of an intent that cannot exist: it changes nothing (A-04).
+
+        Only twophp's middleware is known to take the same id for the same intent (A-32); the draft asks it of nobody.
+        """
+        headers = own_headers(self._asked, self._settings, self._target.url)
+        headers += emit.status_read_request(client_correlation_id=self._id, server_correlation_id=self._id)
+        try:
+            target = self._target._replace(query="")
+            reply: Reply = yield Send(step="status_read", method="GET", target=target, headers=headers)
+        except (NotSent, Lost):
+            return False
+        yield Read(reply=reply)
+        if response.refusal(reply.headers) is not None:
+            self._known.add(self._asked.method, self._target, recognises_ids=True)
+            return True
+        if reply.status in response.GATEWAY_ERRORS:
+            return False
+        raise (yield from self._unresolved("answer_lost"))
 
     def _after_lost_phase_one(self, lost: Lost) -> Heard:
-        """Draft §5.5.5: the callback may have come where the answer did not."""
-        if self._mode is Mode.AUTO_CONFIRM:
-            self._call = yield Look(client_correlation_id=self._id)
-            if self._call is not None and self._call.stage is not Stage.SENT:
-                return (yield from self._until_known(0.0))
-        if lost.head is not None and self._parsed(lost.head) is not None:  # It broke off, and yet it says who speaks.
+        """Draft §5.5.5: the callback may have come, or be on its way, where the answer is not."""
+        answer = None if lost.head is None else self._parsed(lost.head)
+        if lost.head is not None and answer is not None:  # It broke off in its body, and yet it says who speaks.
             self._known.add(self._asked.method, self._target)
+            if self._mode is Mode.AUTO_CONFIRM and answer.server_correlation_id is not None:
+                yield from self._told(answer, lost.head, "phase_1")
+                return (yield from self.resume())
+        if self._mode is Mode.AUTO_CONFIRM and (yield from self._acknowledged()):
+            return (yield from self.resume())
         if not self._speaks():
             raise (yield from self._unresolved("answer_lost")) from lost.native
         return None
 
-    def _after_phase_one(self, reply: Reply, sent_at: Instant) -> Heard:
+    def _acknowledged(self) -> Generator[Effect, Any, bool]:
+        """Wait for the callback: it tells the server's id, and then the outcome can be asked for without a repeat."""
+        wait_s = min(self._settings.callback_wait_s, self._settings.patience_s)
+        until = self._steady() + round(wait_s * 1_000)
+        delay = FIRST_DELAY_S
+        while True:
+            self._call = yield Look(client_correlation_id=self._id)
+            if self._call is not None and self._call.stage is not Stage.SENT:
+                return True
+            if self._steady() >= until:
+                return False
+            yield Pause(delay)
+            delay = min(2 * delay, LONGEST_DELAY_S)
+
+    def _after_phase_one(self, reply: Reply, sent_at: Instant, *, again: bool) -> Heard:
         answer = self._parsed(reply)
         if answer is None:
-            return (yield from self._without_phase(reply))
+            return (yield from self._without_phase(reply, again=again))
         self._known.add(self._asked.method, self._target)
-        if answer.phase in {Phase.TTL_EXPIRED, Phase.ABANDONED}:
-            yield Read(reply=reply)
-            yield from self._told(answer, reply, "phase_1")
-            raise self._failed("ttl_expired", Advice.RESUBMIT, "this id has expired", phase=Phase.TTL_EXPIRED)
+        if answer.phase in EXPIRED:
+            yield from self._told(answer, reply, "phase_1", first=not again)
+            if again and self._mode is Mode.AUTO_CONFIRM:
+                raise (yield from self._unresolved("ttl_expired", reply))
+            raise self._failed("ttl_expired", Advice.RESUBMIT, "this id has expired", reply, phase=Phase.TTL_EXPIRED)
         if answer.server_correlation_id is None:
             return (yield from self._without_server_id(answer, reply))
         if self._mode is Mode.AUTO_CONFIRM and answer.phase in SETTLED:
@@ -218,30 +269,50 @@ class Conversation(Notebook):
             yield from self._told(answer, reply, "phase_1")
         except StoreError as error:  # A-43: no durable row, no Phase 2; the intent is left to expire.
             raise self._not_recorded(error) from error
+        if not self._fence and self._call is not None:
+            return (yield from self._go_on(self._call))  # Another caller of this id drives it, and may have confirmed.
+        self._is_async = reply.status == ACCEPTED
         if answer.phase is Phase.PROCESSING:
             return (yield from self._until_known(FIRST_DELAY_S))
         return (yield from self._confirm())
 
-    def _without_phase(self, reply: Reply) -> Heard:
+    def _without_phase(self, reply: Reply, *, again: bool) -> Heard:
         """A refusal of the middleware, or an answer of a server that does not speak 2PHP."""
+        refused = response.refusal(reply.headers) is not None
+        if response.field(reply.headers, fields.SERVER_CORRELATION_ID.key) is not None:
+            text = "the answer names a server correlation id and no phase"
+            raise self._failed("bad_answer", Advice.CHECK, text, reply)
+        if self._mode is Mode.AUTO_CONFIRM:
+            recognises = refused or self._known.recognises_ids(self._asked.method, self._target)
+            if reply.status >= SERVER_ERROR and recognises:
+                yield Read(reply=reply)  # Nobody can tell whether it ran; the same id finds out (A-42).
+                return None
+            if again:  # Nothing of this sending, but of an earlier one.
+                raise (yield from self._unresolved("answer_lost", reply))
         if reply.status in REDIRECTS:  # Nothing was done. Whether to go there is the caller's to say (A-109).
             yield from self._forget()
             return self._outcome(reply, None, mode="redirected")
-        refused = response.is_refusal(reply.headers)
-        if self._mode is Mode.AUTO_CONFIRM and reply.status >= SERVER_ERROR and (refused or self._speaks()):
-            yield Read(reply=reply)  # Nobody can tell whether it ran; the same id finds out (A-42).
-            return None
         yield from self._forget(plain=not refused)
-        if self._settings.require_2php and not refused and reply.status < SERVER_ERROR:
+        # A redirect, a 4xx and a 5xx are a server's way to say that it has not.
+        if self._settings.require_2php and reply.status < REDIRECTED and not refused:
             raise self._failed("not_two_phase", Advice.CHECK, "the server answered without 2PHP: it has done it", reply)
         return self._outcome(reply, None, mode="refused" if refused else "plain")
 
     def _without_server_id(self, answer: TwoPhaseAnswer, reply: Reply) -> Heard:
-        """Auto-confirm, still running (T2): the same request again brings the stored answer."""
         if self._mode is Mode.AUTO_CONFIRM and answer.phase is Phase.PROCESSING:
-            yield Read(reply=reply)
-            return _bounded(response.retry_after_s(reply.headers))
+            yield Read(reply=reply)  # Still running (T2): the same request again brings the stored answer.
+            return bounded(response.retry_after_s(reply.headers))
+        if self._mode is Mode.AUTO_CONFIRM and answer.phase in SETTLED:
+            return (yield from self._ended_without_server_id(answer, reply))
         raise self._failed("bad_answer", Advice.CHECK, "the answer names a phase and no server correlation id", reply)
+
+    def _ended_without_server_id(self, answer: TwoPhaseAnswer, reply: Reply) -> Heard:
+        """The outcome all the same (draft §5.5.7). There is a row if the callback told the id, else there is none."""
+        self._call = yield Look(client_correlation_id=self._id)
+        yield from self._told(answer, reply, "phase_1")
+        if self._call is not None and self._call.stage is Stage.SENT:
+            yield from self._forget()
+        return self._outcome(reply, answer)
 
     def _set_deadline(self, answer: TwoPhaseAnswer, reply: Reply, sent_at: Instant) -> None:
         """A-25: counted from the moment of sending, so it is never later than the server's, whatever the clocks say."""
@@ -252,201 +323,3 @@ class Conversation(Notebook):
         if answer.deadline_at is not None and made_at is not None:  # Advisory, on the server's own clock.
             deadline = min(deadline, self._steady() + answer.deadline_at - made_at - margin_ms)
         self._deadline = deadline
-
-    # Phase 2.
-
-    def _confirm(self) -> Steps:
-        if self._call is not None and self._call.stage is Stage.WAITING_CONFIRM and self._is_late():
-            yield from self._give_up("the client was too slow to confirm in time")
-            return (yield from self._until_known(0.0))
-        found = yield from self._confirm_once()
-        if isinstance(found, Outcome):
-            return found
-        return (yield from self._until_known(FIRST_DELAY_S if found is None else found))
-
-    def _is_late(self) -> bool:
-        return self._deadline is not None and self._steady() >= self._deadline
-
-    def _give_up(self, why: str, code: str = "ttl_expired") -> Generator[Effect, Any, None]:
-        """No Phase 2 has reached the server, and none will (A-49). Only the holder of the fence may say so."""
-        call = self._call
-        assert call is not None
-        decision: Decision = yield Record(client_correlation_id=self._id, command=GiveUp(fence=call.fence))
-        if decision.code is None:
-            self._call = decision.call
-            raise self._failed(code, Advice.RESUBMIT, why)
-        self._confirms += 1  # Somebody took it over and may have confirmed it.
-        self._call = yield Look(client_correlation_id=self._id)
-
-    def _confirm_once(self) -> Heard:
-        try:
-            reply = yield from self._send_confirm()
-        except (NotSent, Lost):
-            return None
-        return (yield from self._after_phase_two(reply))
-
-    def _send_confirm(self) -> Generator[Effect, Any, Reply]:
-        call = self._call
-        assert call is not None
-        headers = own_headers(self._asked, self._settings, self._target.url)
-        headers += emit.phase_two_request(
-            client_correlation_id=self._id, server_correlation_id=call.server_correlation_id
-        )
-        target = self._target.confirms_at(self._settings.confirm_suffix)
-        self._confirms += 1
-        try:
-            reply: Reply = yield Send(step="phase_2", method="POST", target=target, headers=headers)
-        except NotSent:
-            self._confirms -= 1
-            raise
-        return reply
-
-    def _after_phase_two(self, reply: Reply) -> Heard:
-        answer = self._parsed(reply)
-        if answer is None:
-            return (yield from self._unconfirmed(reply))
-        if answer.phase in SETTLED:
-            yield from self._told(answer, reply, "phase_2")
-            return self._outcome(reply, answer)
-        yield from self._told(answer, reply, "phase_2")
-        if answer.phase is Phase.PROCESSING:
-            yield Read(reply=reply)
-            return _bounded(response.retry_after_s(reply.headers))
-        if answer.phase is Phase.WAITING_CONFIRM:
-            raise (yield from self._unresolved("bad_answer"))
-        raise self._failed("ttl_expired", Advice.RESUBMIT, LATE, reply)
-
-    def _unconfirmed(self, reply: Reply) -> Heard:
-        """An answer to Phase 2 that names no phase: a refusal, a redirect, or somebody in between."""
-        if reply.status >= SERVER_ERROR:
-            yield Read(reply=reply)
-            return None
-        refused = response.is_refusal(reply.headers)
-        if reply.status == NOT_FOUND and refused:
-            advice = Advice.RESUBMIT if self._confirms == 1 else Advice.CHECK
-            raise (yield from self._not_there(advice, reply))
-        if refused and self._confirms == 1:  # The guards stand before the intent, so nothing ran.
-            yield from self._give_up("the server refused the confirm", "confirm_refused")
-        raise (yield from self._unresolved("confirm_refused" if refused else "bad_answer", reply))
-
-    def _not_there(self, advice: Advice, reply: Reply) -> Generator[Effect, Any, PhaseError]:
-        """The server says that there is no such intent. It remembers for a day at least whatever ran (A-83)."""
-        call = self._call
-        assert call is not None
-        if self._settings.clock() - call.sent_at >= DAY_MS:
-            return (yield from self._unresolved("forgotten", reply))
-        yield from self._record(NotThere())
-        return self._failed("unknown_intent", advice, "the server has no such intent", reply)
-
-    # Finding out.
-
-    def _until_known(self, delay: float) -> Steps:
-        """Ask with the same ids until the server says how it ended. Silence is borne for less long than patience."""
-        began = heard_at = self._steady()
-        backoff = FIRST_DELAY_S
-        while True:
-            if delay:
-                yield Pause(delay)
-            found = yield from self._ask()
-            now = self._steady()
-            if isinstance(found, Outcome):
-                return found
-            if found is not None:
-                delay, heard_at, backoff = found, now, FIRST_DELAY_S
-                if now - began >= self._settings.poll_limit_s * 1_000:
-                    raise (yield from self._unresolved("still_processing"))
-                continue
-            delay, backoff = backoff, min(2 * backoff, LONGEST_DELAY_S)
-            if now - heard_at >= self._settings.patience_s * 1_000:
-                if not self._confirms:
-                    yield from self._give_up("the server could not be reached to confirm", "unreachable")
-                raise (yield from self._unresolved("no_answer"))
-
-    def _ask(self) -> Heard:
-        assert self._call is not None
-        if self._call.stage is Stage.WAITING_CONFIRM and not self._is_late():
-            return (yield from self._confirm_once())
-        return (yield from self.read_status())
-
-    def read_status(self) -> Heard:
-        """One status read (A-04): it changes nothing, so it may be made at any time."""
-        call = self._call
-        assert call is not None
-        headers = own_headers(self._asked, self._settings, self._target.url)
-        headers += emit.status_read_request(
-            client_correlation_id=self._id, server_correlation_id=call.server_correlation_id
-        )
-        target = self._target.status_at(self._asked.method, call.status_url, call.resource_id or "")
-        try:
-            reply: Reply = yield Send(step="status_read", method="GET", target=target, headers=headers)
-        except (NotSent, Lost):
-            return None
-        return (yield from self._after_status_read(reply))
-
-    def _after_status_read(self, reply: Reply) -> Heard:
-        answer = self._parsed(reply)
-        if answer is None:
-            return (yield from self._not_read(reply))
-        if answer.phase is Phase.COMMITTED:
-            yield from self._told(answer, reply, "status_read")
-            return self._outcome(reply, answer)
-        if answer.phase is Phase.FAILED:
-            body = yield Read(reply=reply, limit=MAX_STATUS_BYTES)
-            return (yield from self._after_failure(answer, reply, body))
-        yield from self._told(answer, reply, "status_read")
-        if answer.phase in {Phase.TTL_EXPIRED, Phase.ABANDONED}:
-            raise self._failed("ttl_expired", Advice.RESUBMIT, LATE, reply)
-        yield Read(reply=reply)
-        return _bounded(response.retry_after_s(reply.headers))
-
-    def _not_read(self, reply: Reply) -> Heard:
-        if reply.status >= SERVER_ERROR:
-            yield Read(reply=reply)
-            return None
-        if reply.status == NOT_FOUND and response.is_refusal(reply.headers):
-            raise (yield from self._not_there(Advice.CHECK, reply))
-        raise (yield from self._unresolved("status_refused", reply))
-
-    def _after_failure(self, answer: TwoPhaseAnswer, reply: Reply, body: bytes) -> Heard:
-        """A failure is told inside a successful read; Phase 2 once more brings its own answer (draft §8.1)."""
-        failure = _failure_in(body)
-        said = Reply(status=failure.status, headers=reply.headers)
-        yield from self._told(answer, said, "status_read")
-        replayed = yield from self._replayed()
-        if replayed is not None:
-            return replayed
-        kept = [pair for pair in reply.headers if not pair[0].lower().startswith(b"content-")]
-        rebuilt = Reply(status=failure.status, headers=kept, body=failure.body.encode())
-        return self._outcome(rebuilt, answer)
-
-    def _replayed(self) -> Generator[Effect, Any, Outcome | None]:
-        """The stored answer of a call that has ended, by the Phase 2 that every server must answer alike."""
-        try:
-            reply = yield from self._send_confirm()
-        except (NotSent, Lost):
-            return None
-        answer = self._parsed(reply)
-        if answer is not None and answer.phase in SETTLED:
-            yield from self._told(answer, reply, "phase_2")
-            return self._outcome(reply, answer)
-        yield Read(reply=reply)
-        return None
-
-
-class _Failure(msgspec.Struct):
-    status: int = SERVER_ERROR
-    body: str = ""
-
-
-def _failure_in(body: bytes) -> _Failure:
-    """The stored status and body that a status read of a failure holds (A-04)."""
-    try:
-        failure = msgspec.json.decode(body, type=_Failure)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _Failure()
-    return msgspec.structs.replace(failure, status=min(max(failure.status, 400), SERVER_ERROR))
-
-
-def _bounded(retry_after_s: float | None) -> float:
-    """A server may slow polls down, but not to a standstill."""
-    return FIRST_DELAY_S if retry_after_s is None else min(max(retry_after_s, FIRST_DELAY_S), LONGEST_POLL_S)

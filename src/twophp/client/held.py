@@ -22,7 +22,7 @@ def may_be_last(step: str, headers: Headers) -> bool:
     """Whether an answer can be the end of a two-phase call, so that its body matters."""
     phase = response.field(headers, fields.PHASE_STATE.key)
     if phase is None:  # To Phase 1, this is a refusal, or a plain server's answer.
-        return step != "phase_1" or response.is_refusal(headers)
+        return step != "phase_1" or response.refusal(headers) is not None
     return grammar.read_phase(phase) not in _GOES_ON
 
 

@@ -26,9 +26,17 @@ STAND_IN_TTL_MS: Final = Policy.standard().ttl_ms
 UNRESOLVED: Final[dict[str, tuple[Advice, str]]] = {
     "answer_lost": (
         Advice.CHECK,
-        "the answer to Phase 1 was lost; the endpoint is not known to speak 2PHP, so it was not sent again",
+        "the answer to Phase 1 is missing, and it was not sent again: the endpoint is not known to recognise the id",
     ),
     "no_answer": (Advice.WAIT, "the server does not answer; the reconciler finds out how the call ended"),
+    "gateway_error": (
+        Advice.CHECK,
+        "only a gateway answers, and its error does not say how the call ended; the reconciler asks again",
+    ),
+    "ttl_expired": (
+        Advice.CHECK,
+        "the server says that it is too late, but an earlier request, whose answer is not known, may have run it",
+    ),
     "still_processing": (Advice.WAIT, "the server is still processing it; the reconciler finds out how it ends"),
     "confirm_refused": (Advice.CHECK, "the server refused a repeated confirm"),
     "status_refused": (Advice.CHECK, "the server refused the status read"),
@@ -60,7 +68,10 @@ class Notebook:
         self._deadline: Instant | None = None  # By the steady clock (A-25).
         self._sent_at: Instant | None = None  # By the wall clock.
         self._opened: Opening | None = None
+        self._fence = 0  # The one this driver holds: 0 before it has one.
         self._confirms = 0  # Phase 2s that may have reached the server.
+        self._is_async = False  # The server answered 202: it processes out of band (draft §5.3.3).
+        self._gateway: Reply | None = None  # What a gateway said instead of an answer to the last question.
 
     @property
     def call(self) -> Call | None:
@@ -73,11 +84,13 @@ class Notebook:
 
     # Writing down.
 
-    def _told(self, answer: TwoPhaseAnswer, reply: Reply, by: Any) -> Generator[Effect, Any, None]:
+    def _told(
+        self, answer: TwoPhaseAnswer, reply: Reply, by: Any, *, first: bool = False
+    ) -> Generator[Effect, Any, None]:
         """Note what the server said. Only Phase 2 waits for it: what is settled stays so, written down or not."""
-        first = by == "phase_1"
+        begins = by == "phase_1"
         location = response.location(reply.headers) if answer.phase is Phase.PROCESSING else None
-        is_final = answer.phase in SETTLED and not (first and self._mode is Mode.STANDARD)
+        is_final = answer.phase in SETTLED and not (begins and self._mode is Mode.STANDARD)
         told = Told(
             phase=answer.phase,
             by=by,
@@ -85,15 +98,16 @@ class Notebook:
             opening=self._opening(),
             server_correlation_id=answer.server_correlation_id or "",
             ttl_ms=answer.ttl_ms or STAND_IN_TTL_MS,
-            confirm_by=self._confirm_by() if first else None,
+            confirm_by=self._confirm_by() if begins else None,
             status=reply.status if is_final else None,
             resource_id=answer.resource_id,
             status_url=location or "",
+            first=first,
         )
         try:
             yield from self._record(told)
         except StoreError as error:
-            if first and answer.phase is Phase.WAITING_CONFIRM:
+            if begins and answer.phase is Phase.WAITING_CONFIRM:
                 raise
             log.warning("a call is %s, and the ledger could not be told: %s", answer.phase, error, extra=self._ids())
 
@@ -103,7 +117,8 @@ class Notebook:
             return None
         return self._settings.clock() + self._deadline - self._steady()
 
-    def _record(self, command: Command, *, request: bytes | None = None) -> Generator[Effect, Any, None]:
+    def _record(self, command: Command, *, request: bytes | None = None) -> Generator[Effect, Any, bool]:
+        """Make it durable; whether it changed anything."""
         decision: Decision
         known = self._call
         if isinstance(command, Told) and command.phase in SETTLED and known is not None and known.stage in ASKABLE:
@@ -114,6 +129,9 @@ class Notebook:
         if decision.code is not None:
             raise self._failed(decision.code, Advice.CHECK, "the server contradicts what it said before")
         self._call = decision.call if decision.call is not None and decision.call.stage is not Stage.ABSENT else None
+        if known is None and decision.changed and self._call is not None:
+            self._fence = self._call.fence
+        return decision.changed
 
     def _forget(self, *, plain: bool = False) -> Generator[Effect, Any, None]:
         """Nothing is registered: let go of the note, if there is one."""
@@ -126,7 +144,7 @@ class Notebook:
         advice, text = UNRESOLVED[code]
         if call is not None and call.stage in OPEN:
             try:
-                yield Record(client_correlation_id=self._id, command=Release(fence=call.fence, error=code))
+                yield Record(client_correlation_id=self._id, command=Release(fence=self._fence, error=code))
             except StoreError as error:  # Its lease ends by itself.
                 log.warning("a call could not be released: %s", error, extra=self._ids())
         return self._failed(code, advice, text, reply)
@@ -168,11 +186,12 @@ class Notebook:
 
     def _outcome(self, reply: Reply, answer: TwoPhaseAnswer | None, mode: str | None = None) -> Outcome:
         call = self._call
+        is_async = self._is_async or (call is not None and bool(call.status_url))
         info: CallInfo = {
             "client_correlation_id": self._id,
             "server_correlation_id": (call.server_correlation_id or None) if call else None,
             "phase": answer.phase.value if answer else call.stage.value if call else None,
-            "mode": mode or (Mode.ASYNC if call and call.status_url else self._mode).value,
+            "mode": mode or (Mode.ASYNC if is_async else self._mode).value,
             "resource_id": answer.resource_id if answer else None,
         }
         return Outcome(reply=reply, info=info)

@@ -39,7 +39,7 @@ _KINDS: Final[Kinds] = (
     (("allow_insecure", "require_2php"), (bool,), "True or False"),
     (("resubmit", "max_body_bytes"), (int,), "a whole number"),
     (("requested_ttl_ms", "margin_ms", "ledger_retention_ms"), (int, NoneType), "a whole number, or None"),
-    (("patience_s", "poll_limit_s", "lease_s"), (int, float), "a number of seconds"),
+    (("patience_s", "poll_limit_s", "callback_wait_s", "lease_s"), (int, float), "a number of seconds"),
     (("reconcile_every_s",), (int, float, NoneType), "a number of seconds, or None"),
     (("callback",), (str, NoneType), "a URL, or None"),
 )
@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     margin_ms: int | None = None
     patience_s: float = 30.0
     poll_limit_s: float = 300.0
+    callback_wait_s: float = 5.0
     max_body_bytes: int = 16 * MIB
     lease_s: float = 5.0
     reconcile_every_s: float | None = 5.0
@@ -89,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (self.patience_s >= 0, "patience_s must not be negative"),
             (self.poll_limit_s > 0, "poll_limit_s must be positive"),
+            (self.callback_wait_s >= 0, "callback_wait_s must not be negative"),
             (self.max_body_bytes > 0, "max_body_bytes must be positive"),
             (
                 self.ledger_retention_ms is None or self.ledger_retention_ms > 0,
@@ -106,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(problem, code="bad_setting")
         check_bounds(
             self,
-            seconds=("patience_s", "poll_limit_s", "lease_s", "reconcile_every_s"),
+            seconds=("patience_s", "poll_limit_s", "callback_wait_s", "lease_s", "reconcile_every_s"),
             milliseconds=("requested_ttl_ms", "margin_ms", "ledger_retention_ms"),
         )
         # What cannot work is said now, not when the first row is sent or the first request sealed.
@@ -157,6 +159,7 @@ class Options(TypedDict, total=False):
     margin_ms: int | None
     patience_s: float
     poll_limit_s: float
+    callback_wait_s: float
     max_body_bytes: int
     lease_s: float
     reconcile_every_s: float | None

@@ -15,6 +15,8 @@ CALL: Final = "call"
 BY_CLIENT_ID: Final = "call.client_correlation_id"
 CALL_TAG: Final = b"twophp:call-facts:1"
 MEANT_TAG: Final = b"twophp:call-meant:1"
+UNPROVEN: Final = "unproven"
+"""The ``last_error`` of a call that expired after a confirm may have reached the server."""
 DIGEST_CHARS: Final = 64
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -76,6 +78,11 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     def keys(self) -> tuple[Key, ...]:
         """Found by the id the client made: one call per id."""
         return (by_client_id(self.client_correlation_id),)
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether it is certain that nothing ran and nothing will, so that the call may be made anew."""
+        return self.stage is Stage.TTL_EXPIRED and self.last_error != UNPROVEN
 
 
 FIXED_FIELDS: Final = Call.__struct_fields__.index("stage")

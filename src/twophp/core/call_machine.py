@@ -1,6 +1,6 @@
 """The call machine: every rule about what a client knows of a call it made, and nothing else.
 
-Theory. A client knows what it was told, and one thing more: whether it still means to confirm. Four things follow.
+Theory. A client knows what it was told, and one thing more: whether it still means to confirm. Five things follow.
 
 * A call has a ledger row from the moment both ids are known (draft §5.2.3), and the row says what the server said last
   (A-49). An answer that was overtaken by a later one changes nothing; there is no way back.
@@ -10,9 +10,15 @@ Theory. A client knows what it was told, and one thing more: whether it still me
   must be true. An open call therefore has a driver with a lease and a fence. Whoever takes a call over may confirm it,
   so only the holder of the fence may give it up; a driver that was suspended and comes back is OVERTAKEN.
 * Facts need no fence. Whoever hears how a call ended writes it down, and the second to do so finds it written.
+* A 408 refuses one confirm; it is no statement about another. It proves that nothing ran only if it answers the first
+  request that could have made the call run: the first of its driver, on a call that nobody took over (fence 1). Any
+  other 408 is LATE and changes nothing. A status read that says TTL_EXPIRED states the server's own record, so the row
+  says it too; but a server may answer every read after the TTL like that (draft §8.2 read literally), so the call is
+  marked UNPROVEN, and its caller is never told to make it anew.
 
     before    NOTE
-    told      WAITING, PROCESSING, COMMITTED, FAILED, EXPIRED, NONE, PLAIN, ACKNOWLEDGED, ACKNOWLEDGED_AGAIN, OTHER
+    told      WAITING, PROCESSING, COMMITTED, FAILED, EXPIRED, LATE, NONE, PLAIN, OTHER
+    callback  ACKNOWLEDGED, ACKNOWLEDGED_AGAIN
     driver    GIVE_UP, RENEW, RELEASE, OVERTAKEN
     others    TAKE_OVER, HELD, FORGET, IDLE
 """
@@ -24,7 +30,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from twophp.core.call import CALL, IN_LEDGER, OPEN, Call, Stage, call_facts
+from twophp.core.call import CALL, IN_LEDGER, OPEN, UNPROVEN, Call, Stage, call_facts
 from twophp.core.intent import Mode, Phase
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.policy import DAY_MS, HOUR_MS, SECOND_MS
@@ -39,7 +45,8 @@ class Signal(StrEnum):
     PROCESSING = "PROCESSING"  # The server said so, with its id.
     COMMITTED = "COMMITTED"
     FAILED = "FAILED"
-    EXPIRED = "EXPIRED"  # A 408, or a status read that says so.
+    EXPIRED = "EXPIRED"  # A 408 to the first confirm, or a status read that says so.
+    LATE = "LATE"  # A 408 to a repeat: it says nothing of what came before.
     NONE = "NONE"  # The server says that there is no such intent, or that it registered nothing.
     PLAIN = "PLAIN"  # The server does not speak 2PHP and has simply done it (A-06).
     ACKNOWLEDGED = "ACKNOWLEDGED"  # The callback came: the point of no return was crossed (draft §5.5.5).
@@ -91,6 +98,7 @@ def _driven(stage: Stage) -> dict[Signal, Cell]:
 _ENDED: Final[dict[Signal, Cell]] = {
     _S.NOTE: _REPLAY,
     _S.WAITING: _IGNORE,  # An answer that was overtaken.
+    _S.LATE: _IGNORE,
     _S.NONE: _IGNORE,  # Forgotten by the server; what it said before still holds.
     _S.PLAIN: _IGNORE,
     _S.ACKNOWLEDGED_AGAIN: _REPLAY,
@@ -113,6 +121,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
         _S.EXPIRED: _IGNORE,  # Both ids were never known, so there is no row to write.
+        _S.LATE: _IGNORE,
         _S.NONE: _IGNORE,
         _S.PLAIN: _IGNORE,
         **dict.fromkeys((_S.GIVE_UP, _S.RENEW, _S.RELEASE), Refuse(UNKNOWN)),
@@ -129,6 +138,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
         _S.EXPIRED: _NONE,
+        _S.LATE: _IGNORE,  # The first sending may have run.
         _S.NONE: _NONE,
         _S.PLAIN: Goto((_C.ABSENT,), "plain"),  # A-06: no client ledger row.
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),  # A-41: whichever comes first writes the row.
@@ -143,6 +153,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
         _S.EXPIRED: Goto((_C.TTL_EXPIRED,)),
+        _S.LATE: _IGNORE,  # An earlier confirm may have run: the row says what was told before (A-49).
         _S.NONE: Goto((_C.TTL_EXPIRED,), "not_there"),  # Whatever ran is remembered for a day at least (A-83).
         _S.PLAIN: _IGNORE,
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
@@ -158,6 +169,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
         _S.EXPIRED: _CONTRADICTION,  # The TTL binds only what is unconfirmed (A-30).
+        _S.LATE: _IGNORE,
         _S.NONE: _IGNORE,
         _S.PLAIN: _IGNORE,
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
@@ -244,12 +256,14 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: int | None = None
     resource_id: str | None = None
     status_url: str = ""
+    first: bool = False  # Answers the first request of its driver that could have made the call run.
 
 
 class NotThere(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The server says that nothing is registered; ``plain``: because it simply did what was asked (A-06)."""
 
     plain: bool = False
+    first: bool = False  # See ``Told``.
 
 
 class GiveUp(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -345,9 +359,16 @@ def _signal_of_told(call: Call | None, told: Told) -> Signal:
         again = call is not None and call.acknowledged_at is not None
         return Signal.ACKNOWLEDGED_AGAIN if again else Signal.ACKNOWLEDGED
     signal = _SIGNALS[told.phase]
-    if not known and not told.server_correlation_id and signal is not Signal.EXPIRED:
+    if signal is Signal.EXPIRED:
+        return signal if told.by == "status_read" or _is_first(call, told) else Signal.LATE
+    if not known and not told.server_correlation_id:
         return Signal.IDLE  # A row needs both ids (draft §5.2.3); it will be told again with both.
     return signal
+
+
+def _is_first(call: Call | None, command: Told | NotThere) -> bool:
+    """Whoever took a call over cannot know what was sent before: the row was durable before Phase 2 left (A-43)."""
+    return command.first and (call is None or call.fence == 1)
 
 
 def _signal_of_attend(call: Call | None, now: Instant) -> Signal:
@@ -404,7 +425,8 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
         return {}  # Only acknowledged: whoever drives it still does, and what has ended ended before.
     if after not in OPEN:
         ended_at = command.at if isinstance(command, Told) else now  # When it was told, not when that was written.
-        return {"settled_at": ended_at, "owner": "", "last_error": "", "due_at": now + care.kept_ms}
+        last_error = UNPROVEN if after is Stage.TTL_EXPIRED and not _proves_that_nothing_ran(call, command) else ""
+        return {"settled_at": ended_at, "owner": "", "last_error": last_error, "due_at": now + care.kept_ms}
     match command:
         case Attend():
             return {
@@ -416,6 +438,10 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
         case Release():
             return {"owner": "", "last_error": command.error, "due_at": now + care.delay_ms(call.attempts)}
     return {"settled_at": None, "due_at": now + care.lease_ms}
+
+
+def _proves_that_nothing_ran(call: Call, command: Command) -> bool:
+    return isinstance(command, GiveUp) or (isinstance(command, (Told, NotThere)) and _is_first(call, command))
 
 
 def _step(call: Call, goto: Goto, before: Stage, now: Instant) -> JournalEvent:

@@ -1,4 +1,8 @@
-"""What the ordinary fields of an answer say: when it was made, when to ask again, where it points, who refused."""
+"""What an answer says beside its phase: when it was made, when to ask again, where it points, and who speaks.
+
+The draft has two answers for a failure, ``500`` and ``4xx`` (§5.3.2), and does not ask for a Phase-State on them. So a
+bare failure status may be the outcome, or somebody else's: a gateway's, a guard's, a server's that has forgotten.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,25 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twophp.wire import fields, grammar
+from twophp.wire.problem import CONTENT_TYPE, PROBLEMS
 
 if TYPE_CHECKING:
     from twophp.core.records import Instant
     from twophp.wire.parse import RawHeaders
 
 MAX_RETRY_AFTER_S: Final = 86_400
+
+GATEWAY_ERRORS: Final = frozenset({502, 503, 504, 511, *range(520, 531), 598, 599})
+"""Said by whoever stands before the server, or by a server that is overloaded: no statement about any request."""
+
+ABOUT_THE_REQUEST: Final = frozenset({401, 403, 404, 405, 407, 408, 409, 410, 421, 425, 429, 431})
+"""About who asks, how often, how late, and whether the thing asked about is known or busy.
+
+To the first confirm they are its outcome. To a repeated one they are not: the first may have run before the credential
+expired, before the server forgot, or while it is still at work.
+"""
+
+_CODES: Final = {kind.title.encode("ascii"): code for code, kind in PROBLEMS.items()}
 _LONGEST_DATE: Final = 64
 
 
@@ -49,9 +66,16 @@ def location(headers: RawHeaders) -> str | None:
     return None if raw is None else grammar.read_location(raw)
 
 
-def is_refusal(headers: RawHeaders) -> bool:
-    """Whether the middleware itself said no: its refusals all carry a message (A-69), and no application's does."""
-    return field(headers, fields.MESSAGE.key) is not None
+def refusal(headers: RawHeaders) -> str | None:
+    """The code of a refusal that twophp's own middleware gave, which registered or ran nothing for this request.
+
+    Known by its form: problem+json with a message out of the fixed vocabulary (A-69). A message alone proves nothing:
+    it is the draft's field, and another server may send it with a failure of its business logic.
+    """
+    content_type = (field(headers, b"content-type") or b"").partition(b";")[0]
+    if content_type.strip().lower() != CONTENT_TYPE[1]:
+        return None
+    return _CODES.get(field(headers, fields.MESSAGE.key) or b"")
 
 
 @lru_cache(maxsize=64)  # A server says the same for a second.
