@@ -125,6 +125,20 @@ def test_a_poll_that_says_failed_keeps_its_status_and_body(name: str, shape: str
     assert pair(tmp_path / "checkout.db", said.info["client_correlation_id"]).outcome is Phase.FAILED
 
 
+@pytest.mark.req("A-04", "A-08")
+@pytest.mark.parametrize(("status", "told"), [(307, 307), (422, 422), (503, 500)])
+def test_a_failure_in_the_form_of_twophp_has_the_status_that_it_holds(status: int, told: int, tmp_path: Path) -> None:
+    body = json.dumps({"phase": "FAILED", "status": status, "body": "why", "more": 1}).encode()
+    poll = answer(200, "Content-Type: application/json", body=body, phase="FAILED")
+    time = HandTime()
+    with (
+        foreign(phase_2=[ACCEPTED], status=[poll]) as server,
+        caller("httpx2", tmp_path, steady=time, pause=time.pause) as http,
+    ):
+        said = http.post(f"{server.url}/orders")
+    assert (said.status, said.text, said.info["phase"]) == (told, "why", "FAILED")
+
+
 @pytest.mark.req("P-5.3.3-e", "P-5.3.3-c", "A-04")
 @pytest.mark.parametrize(
     ("method", "accepted", "path"),
@@ -245,6 +259,18 @@ def test_the_callback_is_waited_for_before_anything_is_repeated(tmp_path: Path) 
         said = http.post(f"{server.url}/orders")
     assert (statuses, server.sent, server.runs) == ([204], ["phase_1", "status"], 1)
     assert (said.info["phase"], said.info["server_correlation_id"]) == ("COMMITTED", SERVER_ID)
+
+
+@pytest.mark.req("A-41", "A-42")
+@pytest.mark.parametrize("name", ["httpx2", "httpx async", "requests"])
+def test_an_auto_confirmed_answer_that_broke_off_has_told_the_ids(name: str, tmp_path: Path) -> None:
+    """So the outcome is asked for with both, and the request is not repeated."""
+    fields = ["Content-Length: 900", f"DTT-2PHP-Server-Correlation-ID: {SERVER_ID}", "DTT-2PHP-Phase-State: COMMITTED"]
+    broken = "\r\n".join(["HTTP/1.1 200 OK", *fields, "", "do"]).encode()
+    with foreign(phase_1=[broken]) as server, caller(name, tmp_path, callback=SOMEWHERE) as http:
+        said = http.post(f"{server.url}/orders")
+        assert server.sent == ["phase_1", "phase_2"]
+    assert (said.text, said.info["phase"], said.info["server_correlation_id"]) == ("done", "COMMITTED", SERVER_ID)
 
 
 @pytest.mark.req("P-5.5.7-c", "A-42")

@@ -319,7 +319,7 @@ def _failure_in(body: bytes) -> _Failure | None:
         failure = msgspec.json.decode(body, type=_Failure)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return failure if FAILURE <= failure.status <= LAST_STATUS else None
+    return failure if REDIRECTED <= failure.status <= LAST_STATUS else None  # A redirect has done nothing: it failed.
 
 
 def bounded(retry_after_s: float | None) -> float:
