@@ -12,7 +12,6 @@ import pytest
 from tests.obligations.scene import T0, TIMEOUT_MS, HandClock, Scene, codes, lines_of, refused
 from twophp.core.errors import ConfigError, Refused, StoreUnavailable
 from twophp.core.intent import Intent, Mode
-from twophp.core.job import Tries
 from twophp.engine.current import RunningIntent, executing
 from twophp.obligations import ObligationTracker, State, UnknownFlow
 
@@ -335,8 +334,6 @@ WRONG: list[dict[str, Any]] = [
     {"service": 5},
     {"service": ""},
     {"tries": 5},
-    {"tries": Tries(attempts=True)},
-    {"tries": Tries(attempts=2.5)},  # type: ignore[arg-type]
     {"clock": 5},
     {"wait": 5},
     {"effect": {"publish": print}},

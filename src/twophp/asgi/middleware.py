@@ -41,10 +41,10 @@ from twophp.asgi.settings import (
     store_url,
 )
 from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
+from twophp.core.settings import knows_its_settings, several
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
 from twophp.engine.identify import Identify, anonymous
-from twophp.engine.kinds import several
 from twophp.engine.ledger import open_ledger
 from twophp.engine.requests import effective_scheme, proxies
 from twophp.engine.ship import PULL_PATH
@@ -95,6 +95,7 @@ class TwoPhaseMiddleware:
     """The server side of 2PHP for an ASGI application."""
 
     @_saying_why_not
+    @knows_its_settings(Options)
     def __init__(
         self,
         app: AnyApp,
@@ -112,9 +113,6 @@ class TwoPhaseMiddleware:
         **settings: Unpack[Options],
     ) -> None:
         endpoints = Endpoints(policies)
-        known = set(Settings.__struct_fields__)
-        if unknown := settings.keys() - known:
-            raise ConfigError(f"unknown setting: {', '.join(sorted(unknown))}", code="bad_setting")
         said: dict[str, Any] = {"service": service, "store": store, **settings}
         if trusted_proxies is not None:
             said["trusted_proxies"] = trusted_proxies

@@ -22,6 +22,7 @@ from twophp.core.errors import (
 from twophp.core.intent import Intent
 from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.records import Instant
+from twophp.core.settings import Kinds, SettingsStruct, check_kinds, several
 from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
 from twophp.engine.effects import act_deliverer
 from twophp.engine.egress import Lines, Resolver, Rules, check_url, system_resolver
@@ -29,7 +30,6 @@ from twophp.engine.egress_lookups import Lookups
 from twophp.engine.environment import names, secret_in
 from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
 from twophp.engine.identify import Who, principal_of
-from twophp.engine.kinds import Kinds, check_kinds, several
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
@@ -42,7 +42,7 @@ log: Final = logging.getLogger("twophp.server")
 SECRETS_VARIABLE: Final = "TWOPHP_WEBHOOK_SECRETS"
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class Outgoing(SettingsStruct, frozen=True, kw_only=True):
     """How a service's own calls leave it. ``TwoPhaseMiddleware(..., outgoing=Outgoing(...))`` changes the defaults."""
 
     rules: Rules = Rules()

@@ -16,9 +16,9 @@ from twophp.asgi.outgoing import Outgoing
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.core.quota import DEFAULT_QUOTA, Quota
+from twophp.core.settings import Kinds, check_bounds, check_kinds, several
 from twophp.engine.endpoints import NEVER_REGISTERED, Endpoints
 from twophp.engine.identify import Identify
-from twophp.engine.kinds import Kinds, check_bounds, check_kinds, several
 from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.requests import Head, Proxies
 from twophp.engine.retention import RETENTION_MS

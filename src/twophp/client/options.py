@@ -7,7 +7,7 @@ Whoever makes a call inside a handler need not say anything: the intent being ex
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, copy_context
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
@@ -15,6 +15,7 @@ import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.core.policy import MAX_REQUESTED_TTL_MS
+from twophp.core.settings import knows_its_settings, refuse_unknown
 from twophp.engine.current import current_intent
 from twophp.wire import grammar
 
@@ -22,7 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class CallOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Said for one call; None is the transport's own setting."""
 
     parent: str | None = None
@@ -60,6 +61,7 @@ class calling:  # noqa: N801 - used as a statement: ``with calling(parent=...):`
     on where it stopped, or answers what it answered. It must not be used for a second call.
     """
 
+    @knows_its_settings(code="bad_option")
     def __init__(
         self,
         *,
@@ -101,10 +103,17 @@ def options_of(extension: Any = None) -> CallOptions:
     """What holds for a call made here and now. ``extension`` is what httpx was given as ``extensions["twophp"]``."""
     said = _current.get()
     if extension is not None:
-        try:
-            said = msgspec.convert(extension, CallOptions).over(said)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"extensions['twophp']: {error}", code="bad_option") from error
+        said = _options_in(extension).over(said)
     if said.parent is None and (serving := current_intent()) is not None:
         said = msgspec.structs.replace(said, parent=serving.client_correlation_id)  # draft §10.2, A-51
     return said
+
+
+def _options_in(extension: object) -> CallOptions:
+    if isinstance(extension, CallOptions):
+        return extension
+    if not isinstance(extension, Mapping):
+        message = f"extensions['twophp'] must be a mapping of options, or False, not of type {type(extension).__name__}"
+        raise ConfigError(message, code="bad_option")
+    refuse_unknown("extensions['twophp']", map(str, extension), CallOptions.__struct_fields__, "bad_option")
+    return CallOptions(**extension)

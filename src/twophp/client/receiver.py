@@ -28,6 +28,7 @@ from twophp.core.call import Evidence, evidence_of
 from twophp.core.call_machine import UNKNOWN, Decision, Told
 from twophp.core.errors import Refused, StoreError, WireError
 from twophp.core.intent import Phase
+from twophp.core.settings import knows_its_settings
 from twophp.engine.webhooks import read_secret, verify
 from twophp.wire.callback import MAX_BODY_BYTES, Acknowledgement, decode
 
@@ -43,6 +44,7 @@ NO_CONTENT, BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, CONFLICT, UNAVAIL
 class CallbackReceiver:
     """Takes ``POST .../{token}``. 204: written down, or known already. Anything else is tried again by the server."""
 
+    @knows_its_settings(Options)
     def __init__(
         self,
         *,

@@ -23,6 +23,7 @@ from twophp.client.pools import make_strict, never_left
 from twophp.client.raw import BREAKS, guarded, held
 from twophp.client.reconciler import MOST, Progress, Reconciliation
 from twophp.client.settings import Options, Settings, settings_of
+from twophp.core.settings import knows_its_settings
 from twophp.wire.fields import Headers
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.targets import target_of
@@ -46,6 +47,7 @@ class TwoPhaseAdapter(HTTPAdapter):
     A ``Retry`` set as ``max_retries`` is for connections that cannot be made, where a request does two phases (A-28).
     """
 
+    @knows_its_settings(Options)
     def __init__(self, *, ledger: str | None = None, source: str | None = None, **options: Unpack[Options]) -> None:
         super().__init__()
         self._pid = os.getpid()

@@ -10,8 +10,8 @@ import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
+from twophp.core.settings import Kinds, check_bounds, check_kinds
 from twophp.engine.environment import CLIENT, with_environment
-from twophp.engine.kinds import Kinds, check_bounds, check_kinds
 from twophp.engine.retention import RETENTION_MS
 from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId

@@ -12,6 +12,7 @@ from twophp.client.installed import any_library, installed, library_of
 from twophp.client.libraries import Awaiting, Blocking, Body, asked_by, is_ours
 from twophp.client.reconciler import MOST, Progress, Reconciliation
 from twophp.client.settings import Options, settings_of
+from twophp.core.settings import knows_its_settings
 
 if TYPE_CHECKING:
     import httpx
@@ -35,6 +36,7 @@ class TwoPhaseTransport(SyncBase):
     will not do: for certificates, limits, HTTP/2. It is closed with this one. Every other setting is in docs/client.md.
     """
 
+    @knows_its_settings(Options)
     def __init__(
         self, *, ledger: str | None = None, source: str | None = None, transport: Any = None, **options: Unpack[Options]
     ) -> None:
@@ -101,6 +103,7 @@ class AsyncTwoPhaseTransport(AsyncBase):
     It belongs to one asyncio event loop. The ledger is opened by ``async with``, or by the first mutation.
     """
 
+    @knows_its_settings(Options)
     def __init__(
         self, *, ledger: str | None = None, source: str | None = None, transport: Any = None, **options: Unpack[Options]
     ) -> None:

@@ -21,7 +21,7 @@ There is no deadline but the number of attempts: what a crash kept back is deliv
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,7 @@ from twophp.core.errors import ConfigError
 from twophp.core.machine import Cell, Goto, Ignore, Never, Replay
 from twophp.core.policy import DAY_MS, SECOND_MS
 from twophp.core.records import Instant, JournalEvent, Key
+from twophp.core.settings import SettingsStruct, check_kinds
 
 JOB: Final = "job"
 BY_JOB_ID: Final = "job.job_id"
@@ -135,8 +136,10 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
 }
 
 
-class Tries(msgspec.Struct, frozen=True, kw_only=True):
+class Tries(SettingsStruct, frozen=True, kw_only=True):
     """How often, how long and how far apart. By default five attempts that end within ten minutes (A-39)."""
+
+    bad_code: ClassVar[str] = "bad_tries"
 
     attempts: int = 5
     first_delay_ms: int = 5 * SECOND_MS
@@ -147,6 +150,7 @@ class Tries(msgspec.Struct, frozen=True, kw_only=True):
     dead_kept_ms: int = 7 * DAY_MS
 
     def __post_init__(self) -> None:
+        check_kinds(self, ((self.__struct_fields__, (int,), "a whole number"),), self.bad_code)
         if min(self.attempts, self.first_delay_ms, self.factor, self.attempt_ms) < 1:
             raise ConfigError("attempts, delays and times of a job must be positive", code="bad_tries")
         if self.lease_ms <= self.attempt_ms:  # Else a second attempt begins while the first still runs.

@@ -6,11 +6,12 @@ The three presets are the draft's recommended defaults (§12.3). Every timer sta
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import msgspec
 
 from twophp.core.errors import ConfigError
+from twophp.core.settings import Kinds, SettingsStruct, check_kinds
 
 SECOND_MS = 1_000
 HOUR_MS = 3_600 * SECOND_MS
@@ -24,21 +25,10 @@ ServeMode: TypeAlias = Literal["sync", "async"]
 CrashPolicy: TypeAlias = Literal["fail", "rerun"]
 
 
-_CHOICES: Final = {
-    "mode": get_args(ServeMode),
-    "replay": get_args(ReplayPolicy),
-    "on_crash": get_args(CrashPolicy),
-}
-
-
-def _in_words(problem: str) -> str:
-    """Msgspec's words, and where one of a few was meant, which."""
-    name = problem.rpartition("`$.")[2].rstrip("`")
-    return f"{problem}: one of {', '.join(_CHOICES[name])}" if name in _CHOICES else problem
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class Policy(SettingsStruct, frozen=True, kw_only=True):
     """One endpoint's rules. Build it from a preset: ``Policy.standard(replay="REUSE")``."""
+
+    bad_code: ClassVar[str] = "bad_policy"
 
     ttl_ms: int = 30 * SECOND_MS
     delta_ms: int = 5 * SECOND_MS
@@ -56,6 +46,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     horizon_ms: int = 7 * DAY_MS
 
     def __post_init__(self) -> None:
+        check_kinds(self, _KINDS, self.bad_code)
         if not self.max_ttl_ms:
             msgspec.structs.force_setattr(self, "max_ttl_ms", 4 * self.ttl_ms)
         for problem in self._problems():
@@ -67,9 +58,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             (self.ttl_ms > 0, "ttl_ms must be positive"),
             (self.delta_ms >= 0, "delta_ms must not be negative"),
             (self.max_ttl_ms >= self.ttl_ms, "max_ttl_ms must not be below ttl_ms"),
-            (self.mode in ("sync", "async"), "mode is 'sync' or 'async'"),
-            (self.replay in ("REJECT", "REUSE"), "replay is 'REJECT' or 'REUSE'"),
-            (self.on_crash in ("fail", "rerun"), "on_crash is 'fail' or 'rerun'"),
+            (self.mode in ("sync", "async"), "mode must be one of sync, async"),
+            (self.replay in ("REJECT", "REUSE"), "replay must be one of REJECT, REUSE"),
+            (self.on_crash in ("fail", "rerun"), "on_crash must be one of fail, rerun"),
             (
                 not (self.require and self.transparent),
                 "require and transparent exclude each other: a plain request is either refused or recorded",
@@ -85,30 +76,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return [problem for holds, problem in rules if not holds]
 
     @classmethod
-    def low_latency(cls, **changes: object) -> Self:
+    def low_latency(cls, **changes: Any) -> Self:
         """TTL 5 s, grace 1 s (draft §12.3)."""
-        return cls._preset({"ttl_ms": 5_000, "delta_ms": 1_000}, changes)
+        return cls(**({"ttl_ms": 5_000, "delta_ms": 1_000} | changes))
 
     @classmethod
-    def standard(cls, **changes: object) -> Self:
+    def standard(cls, **changes: Any) -> Self:
         """TTL 30 s, grace 5 s (draft §12.3). The default."""
-        return cls._preset({"ttl_ms": 30_000, "delta_ms": 5_000}, changes)
+        return cls(**({"ttl_ms": 30_000, "delta_ms": 5_000} | changes))
 
     @classmethod
-    def long_running(cls, **changes: object) -> Self:
+    def long_running(cls, **changes: Any) -> Self:
         """TTL 120 s, grace 10 s (draft §12.3)."""
-        return cls._preset({"ttl_ms": 120_000, "delta_ms": 10_000}, changes)
-
-    @classmethod
-    def _preset(cls, defaults: dict[str, object], changes: dict[str, object]) -> Self:
-        unknown = changes.keys() - set(cls.__struct_fields__)
-        if unknown:
-            message = f"unknown policy setting: {', '.join(sorted(unknown))}"
-            raise ConfigError(message, code="bad_policy")
-        try:
-            return msgspec.convert(defaults | changes, cls)
-        except msgspec.ValidationError as error:
-            raise ConfigError(_in_words(str(error)), code="bad_policy") from error
+        return cls(**({"ttl_ms": 120_000, "delta_ms": 10_000} | changes))
 
     def effective_ttl_ms(self, requested_ttl_ms: int | None) -> int:
         """The TTL in force: a wish may lengthen it up to the cap, and shorten it only where allowed (A-23)."""
@@ -116,3 +96,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             return self.ttl_ms
         floor_ms = 1 if self.allow_shorter_ttl else self.ttl_ms
         return max(floor_ms, min(requested_ttl_ms, self.max_ttl_ms))
+
+
+_WORDS: Final = {"int": ((int,), "a whole number"), "bool": ((bool,), "True or False")}
+_KINDS: Final[Kinds] = tuple(
+    ((name,), *_WORDS[kind]) for name, kind in Policy.__annotations__.items() if kind in _WORDS
+)

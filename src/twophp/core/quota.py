@@ -15,7 +15,7 @@ Only a *new* registration can be refused. A known id is answered from what is st
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -23,14 +23,17 @@ from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Phase
 from twophp.core.machine import Refuse
 from twophp.core.records import Instant, Key
+from twophp.core.settings import SettingsStruct
 
 BY_PRINCIPAL: Final = "quota.principal"
 EXCEEDED: Final = Refuse("quota_exceeded")
 OPEN: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING})
 
 
-class Quota(msgspec.Struct, frozen=True, kw_only=True):
+class Quota(SettingsStruct, frozen=True, kw_only=True):
     """The most that one principal may have open: intents, and bytes of their stored requests."""
+
+    bad_code: ClassVar[str] = "bad_quota"
 
     open_intents: int = 10_000
     open_bytes: int = 256 * 1024 * 1024

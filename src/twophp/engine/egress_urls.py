@@ -17,12 +17,13 @@ import re
 import unicodedata
 from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, ip_network
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 from msgspec.structs import force_setattr
 
 from twophp.core.errors import ConfigError, EgressRefused
+from twophp.core.settings import SettingsStruct
 from twophp.engine.egress_addresses import LOOPBACK, Address, Network, denied, is_loopback, read_address
 
 MAX_URL_CHARS: Final = 2048
@@ -59,8 +60,10 @@ _HOST_RULE: Final = re.compile(r"(?:\*\.)?[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63})*|
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class Rules(SettingsStruct, frozen=True, kw_only=True):
     """What the operator lets out. Raises ConfigError on what cannot be meant, now and not at the first call."""
+
+    bad_code: ClassVar[str] = "bad_egress"
 
     ports: int | Collection[int] = frozenset({HTTPS_PORT})
     # None lets every public name through. ``*.example.com`` is everything below example.com, but not itself.

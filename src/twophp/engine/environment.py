@@ -3,16 +3,25 @@
 What is said in the code wins, and an empty variable says nothing. Here are the settings that differ from one deployment
 to the next; what belongs to the program, such as policies and hooks, is said in the program. Keys and what is about the
 central ledger have variables as well, beside what reads them: ``stores.keys`` and ``engine.ship``.
+
+A ``TWOPHP_*`` variable that nobody reads is most likely misspelt, and is logged with the one that was probably meant.
+It is not refused: a platform may set such variables by itself, as Kubernetes does for a service named twophp-central.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from twophp.core.errors import ConfigError
+from twophp.core.settings import hint_of
+
+log: Final = logging.getLogger("twophp")
 
 Environ: TypeAlias = Mapping[str, str]
 
@@ -76,6 +85,41 @@ CLIENT: Final = {
 """The transports'. A service that calls others has both: its own store and the ledger of its calls may differ."""
 
 
+_SECRETS: Final = (
+    "TWOPHP_KEYS",
+    "TWOPHP_CENTRAL_TOKEN",
+    "TWOPHP_CENTRAL_MANAGEMENT_KEY",
+    "TWOPHP_MANAGEMENT_TOKEN",
+    "TWOPHP_OIDC_CLIENT_SECRET",
+    "TWOPHP_OPERATOR_TOKEN",
+    "TWOPHP_WEBHOOK_SECRETS",
+)
+_ELSEWHERE: Final = (
+    "TWOPHP_CENTRAL",
+    "TWOPHP_CENTRAL_EVENTS",
+    "TWOPHP_CENTRAL_INTERVAL_S",
+    "TWOPHP_CENTRAL_SILENT_AFTER_S",
+    "TWOPHP_CENTRAL_STORE",
+    "TWOPHP_PULL_URL",
+)
+KNOWN: Final = frozenset({*SERVER, *CLIENT, *_ELSEWHERE, *_SECRETS, *(f"{name}_FILE" for name in _SECRETS)})
+"""Every variable that some part of twophp reads."""
+
+_OF_A_PLATFORM: Final = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT|_PORT)(_.*)?")  # Kubernetes' links to services.
+
+
+def warn_of_unknown(environ: Environ) -> None:
+    """Log every variable of our form that nobody reads, once in a process."""
+    for name in sorted(environ):
+        if name.startswith("TWOPHP_") and name not in KNOWN and not _OF_A_PLATFORM.fullmatch(name):
+            _warn_once(name)
+
+
+@cache
+def _warn_once(name: str) -> None:
+    log.warning("the environment has a variable that twophp does not know: %s", hint_of(name, KNOWN))
+
+
 def with_environment(
     said: Mapping[str, Any],
     variables: Mapping[str, Variable],
@@ -84,6 +128,7 @@ def with_environment(
 ) -> dict[str, Any]:
     """What was said, and of the rest what the environment says. A setting that is ``required`` may be None so far."""
     environ = os.environ if environ is None else environ
+    warn_of_unknown(environ)
     found = {name: value for name, value in said.items() if value is not None or name not in required}
     for name, variable in variables.items():
         text = environ.get(name)
@@ -117,3 +162,9 @@ def number_in(environ: Environ, name: str, default: float) -> float:
     """A number from the environment."""
     text = environ.get(name)
     return float(_read(name, Variable(name, number), text)) if text else default
+
+
+def flag_in(environ: Environ, name: str) -> bool:
+    """A flag from the environment; one that is not set is no."""
+    text = environ.get(name)
+    return bool(_read(name, Variable(name, flag), text)) if text else False

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from twophp.core.errors import ConfigError, Unauthenticated
 from twophp.core.intent import Intent
 from twophp.core.records import Instant
+from twophp.core.settings import knows_its_settings
 from twophp.engine.requests import Head
 
 LateConfirmGuard: TypeAlias = Callable[[Head, Intent], bool]
@@ -25,6 +26,7 @@ MIN_SECRET_BYTES: Final = 32
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 
 
+@knows_its_settings()
 def fresh_credential(max_age_ms: int, *, claims: VerifiedClaims) -> LateConfirmGuard:
     """A token issued after Phase 1 that lives for ``max_age_ms`` at most (A-24).
 
@@ -55,6 +57,7 @@ def _claim_ms(claims: Mapping[str, Any], name: str) -> Instant | None:
         return None
 
 
+@knows_its_settings()
 def hmac_guard(
     secret: bytes,
     *,

@@ -36,6 +36,7 @@ from twophp.core.identity import digest
 from twophp.core.intent import Intent, Phase
 from twophp.core.phase import Decision
 from twophp.core.records import Instant, JournalEvent
+from twophp.core.settings import knows_its_settings
 from twophp.engine.callbacks import Call, SignedPost
 from twophp.engine.calling import Caller
 from twophp.engine.connectors import require_committed
@@ -100,12 +101,14 @@ class Hooks:
 
         return register
 
+    @knows_its_settings(code="bad_hook")
     def webhook(self, url: str, *, phases: Sequence[str], name: str | None = None) -> None:
         """POST each event as JSON, signed and through the egress gate."""
         if not isinstance(url, str):
             raise ConfigError(f"A webhook is a URL, not {url!r}.", code="bad_hook")
         self._add(name or f"webhook-{_short(url)}", phases, _posting(url), url)
 
+    @knows_its_settings(code="bad_hook")
     def command(
         self, argv: Sequence[str], *, phases: Sequence[str], name: str | None = None, timeout_s: float | None = None
     ) -> None:

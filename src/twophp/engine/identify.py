@@ -25,6 +25,7 @@ from cryptography import x509
 
 from twophp.core.errors import ConfigError, TwoPHPError, Unauthenticated
 from twophp.core.identity import principal_digest
+from twophp.core.settings import knows_its_settings
 from twophp.engine.requests import Head, Tls, proxies
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def anonymous(head: Head) -> Principal:  # noqa: ARG001 - The one helper that do
 _USER_ATTRIBUTES: Final = ("identity", "pk", "id", "username")
 
 
+@knows_its_settings()
 def scope_user(*, key: str = "user", attributes: Iterable[str] = _USER_ATTRIBUTES) -> Callable[[Head], Principal]:
     """The user in the scope, as Starlette's and Django Channels' authentication middleware leave it there.
 
@@ -163,6 +165,7 @@ _SAN_TYPES: Final[dict[str, Any]] = {
 }
 
 
+@knows_its_settings()
 def mutual_tls(
     *,
     name: CertificateName = "subject",
@@ -231,6 +234,7 @@ Jwks: TypeAlias = Mapping[str, Any]
 Keys: TypeAlias = Jwks | Callable[[], Jwks] | str | bytes
 
 
+@knows_its_settings()
 def bearer_jwt(
     *,
     keys: Keys,

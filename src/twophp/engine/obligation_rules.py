@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import NoneType, SimpleNamespace
-from typing import Final
-
-import msgspec
+from typing import ClassVar, Final
 
 from twophp.core.errors import ConfigError, Refused
 from twophp.core.obligation import FLOWS, LEAK_TIMEOUT_MS, flows_with
+from twophp.core.settings import Kinds, SettingsStruct, check_kinds, knows_its_settings, several
 from twophp.engine.effects import Act
-from twophp.engine.kinds import Kinds, check_kinds, several
 from twophp.engine.obligation_retention import RETENTION_MS
 
 SCAN_INTERVAL_S: Final = 5.0
@@ -26,8 +24,10 @@ _KINDS: Final[Kinds] = (
 )
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class Rules(SettingsStruct, frozen=True, kw_only=True):
     """What a service says about its obligations, checked once at the start."""
+
+    bad_code: ClassVar[str] = "bad_obligations"
 
     flows: frozenset[str] = FLOWS
     leak_timeout_ms: int = LEAK_TIMEOUT_MS
@@ -68,6 +68,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.effects or self.releases)
 
 
+@knows_its_settings(of="obligation_rules")
 def rules_for(
     *,
     leak_timeout_secs: float = LEAK_TIMEOUT_MS / 1_000,

@@ -35,8 +35,9 @@ from twophp.core.entry import LedgerEntry, Writer
 from twophp.core.errors import ConfigError, DeliveryFailed, StoreError
 from twophp.core.obligation import Obligation
 from twophp.core.records import Instant
+from twophp.core.settings import SettingsStruct
 from twophp.engine.connectors import require_reserved
-from twophp.engine.environment import number_in, secret_in
+from twophp.engine.environment import flag_in, number_in, secret_in
 from twophp.engine.fetch import Answer, fetch, read_origin
 from twophp.engine.obligations import Told
 from twophp.engine.shipments import Shipments
@@ -75,7 +76,7 @@ Encode: TypeAlias = Callable[..., bytes]
 """A batch of rows as JSON (``wire.rows.encode_batch``); the engine does not know the wire."""
 
 
-class Shipping(msgspec.Struct, frozen=True, kw_only=True):
+class Shipping(SettingsStruct, frozen=True, kw_only=True):
     """Where a ledger's rows go, as whom, and how often."""
 
     url: str
@@ -131,7 +132,7 @@ def shipping(
         url=where,
         token=secret,
         interval_s=every,
-        events=environ.get(EVENTS_VARIABLE) == "1" if events is None else events,
+        events=flag_in(environ, EVENTS_VARIABLE) if events is None else events,
         pull_url=pull_url,
         allow_insecure=allow_insecure,
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, Unpack
 
 from twophp.core.obligation import ALREADY_COMMITTED, Decision, Obligation, ObligationError, Rollback, admitted
 from twophp.core.records import Instant
+from twophp.core.settings import knows_its_settings
 from twophp.engine.fencing import Token
 from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, leak_report
 from twophp.engine.obligation_rules import milliseconds
@@ -19,6 +20,7 @@ from twophp.ports import JournalLine, Obligations
 class AsyncObligationTracker:
     """Reserve, then commit or roll back. ``Options`` lists what it may be told; it opens with ``async with``."""
 
+    @knows_its_settings(Options)
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         self._runtime = Runtime(url, options)
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 from twophp.core.errors import ConfigError, StoreError
 from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.obligation import LEAK_TIMEOUT_MS, Obligation, ObligationError
+from twophp.core.settings import Kinds, check_kinds
 from twophp.engine.current import current_intent
 from twophp.engine.effects import Act, act_deliverer
 from twophp.engine.fencing import Fencing
-from twophp.engine.kinds import Kinds, check_kinds
 from twophp.engine.obligation_retention import RETENTION_MS
 from twophp.engine.obligation_rules import SCAN_INTERVAL_S, Rules, rules_for
 from twophp.engine.obligations import Obligations, Told
@@ -167,7 +167,6 @@ class Runtime:
             await self._wait(self._stopping, self.rules.scan_interval_s)
 
 
-_TRIES: Final[Kinds] = ((Tries.__struct_fields__, (int,), "a whole number"),)
 _KINDS: Final[Kinds] = (
     (("service",), (str,), "a text"),
     (("tries",), (Tries,), "a Tries"),
@@ -178,11 +177,8 @@ def _check(url: object, options: Options) -> None:
     """Raise ConfigError for what no tracker can be told. A misspelled ``effects`` would lose every one of them."""
     if not isinstance(url, str):  # Not quoted: a URL may hold a password.
         raise ConfigError(f"the store's URL must be a text, not of type {type(url).__name__}", code="bad_setting")
-    if unknown := options.keys() - Options.__annotations__.keys():
-        raise ConfigError(f"unknown setting: {', '.join(sorted(unknown))}", code="bad_setting")
     said: Any = {"service": SERVICE, "tries": DEFAULT_TRIES, "clock": system_clock, "wait": wait_for_news, **options}
     check_kinds(SimpleNamespace(**said), _KINDS)
-    check_kinds(said["tries"], _TRIES)
     for name in ("clock", "wait"):
         if not callable(said[name]):
             raise ConfigError(f"{name} must be a callable", code="bad_setting")

@@ -22,6 +22,7 @@ from twophp.core.obligation import (
     admitted,
 )
 from twophp.core.records import Instant
+from twophp.core.settings import knows_its_settings
 from twophp.engine.fencing import Token
 from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, leak_report
 from twophp.engine.obligation_changes import Wanted
@@ -38,6 +39,7 @@ T = TypeVar("T")
 class ObligationTracker:
     """Reserve, then commit or roll back. ``Options`` lists what it may be told; use it with ``with``, or close it."""
 
+    @knows_its_settings(Options)
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         self._runtime = runtime = Runtime(url, options)
         is_direct = url == "memory:" and not runtime.rules.owes

@@ -12,6 +12,7 @@ from twophp.core.records import Instant
 from twophp.core.registrar import Decision
 from twophp.core.registrar_records import Compensated, Failure
 from twophp.core.registration import Registration, RegistrationRequest
+from twophp.core.settings import knows_its_settings
 from twophp.core.surface import SurfaceReport
 from twophp.ports import Clock, MintId
 from twophp.registrar.flow import AsyncRegistrar, Verifier
@@ -27,6 +28,7 @@ class Registrar:
     Threads that call at the same time share one transaction.
     """
 
+    @knows_its_settings()
     def __init__(
         self,
         url: str,

@@ -31,8 +31,8 @@ from twophp.core.registrar_records import (
 )
 from twophp.core.registration import CompensationRequest, Registration, RegistrationRequest, VerifyStatus, is_text
 from twophp.core.rulebook import PRIOR_RESULT, REGISTRATION_HOLD, VERIFY_FAILED, Answer
+from twophp.core.settings import Kinds, check_kinds, knows_its_settings
 from twophp.core.surface import SurfaceReport
-from twophp.engine.kinds import Kinds, check_kinds
 from twophp.engine.reopening import transacted
 from twophp.ports import Clock, MintId
 from twophp.registrar import changes
@@ -73,6 +73,7 @@ class AsyncRegistrar:
     ``surface`` names the table to register in; any but our own is examined, and holds the gate shut.
     """
 
+    @knows_its_settings()
     def __init__(
         self,
         url: str,

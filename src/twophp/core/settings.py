@@ -1,0 +1,115 @@
+"""Settings that cannot work, because nobody knows them or they are of the wrong kind, are refused by their names.
+
+A misspelt keyword is a ConfigError like any other bad setting, and names the setting that was probably meant. Plain
+callables are decorated with ``knows_its_settings``; values derive from ``SettingsStruct``. Both leave a type checker's
+view as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
+from types import NoneType
+from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
+
+import msgspec
+
+from twophp.core.errors import ConfigError
+
+YEAR_S: Final = 365 * 86_400
+MOST_MS: Final = 2**53
+
+Kinds: TypeAlias = tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...]
+"""Names of settings, the types that each of them may have, and those types in words."""
+
+_NUMBERS: Final = frozenset({bool, int, float, NoneType})
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def hint_of(name: str, known: Iterable[str]) -> str:
+    """The name, and the known one that was probably meant."""
+    spelled = {candidate.lower(): candidate for candidate in known}
+    close = get_close_matches(name.lower(), spelled, 1)
+    return f"{name} (did you mean {spelled[close[0]]}?)" if close else name
+
+
+def refuse_unknown(of: str, given: Iterable[str], known: Collection[str], code: str = "bad_setting") -> None:
+    """Raise ConfigError if ``of`` was given a setting that it does not have."""
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        said = ", ".join(hint_of(name, known) for name in unknown)
+        raise ConfigError(f"{of}: unknown setting: {said}", code=code)
+
+
+def knows_its_settings(
+    *more: type, of: str | None = None, code: str = "bad_setting"
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates a callable that takes settings as keywords. ``more`` are the TypedDicts behind its ``**settings``."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        named = signature(function).parameters.values()
+        spread = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
+        known = {parameter.name for parameter in named if parameter.kind not in spread and parameter.name != "self"}
+        known.update(*(keys.__annotations__ for keys in more))
+        name = of or function.__qualname__.removesuffix(".__init__")
+
+        @wraps(function)
+        def checked(*args: P.args, **settings: P.kwargs) -> R:
+            refuse_unknown(name, settings, known, code)
+            return function(*args, **settings)
+
+        return checked
+
+    return decorate
+
+
+class _SettingsMeta(msgspec.StructMeta):
+    def __call__(cls, *args: Any, **settings: Any) -> Any:  # noqa: N805 - of a metaclass.
+        refuse_unknown(cls.__name__, settings, cls.__struct_fields__, cls.bad_code)
+        return super().__call__(*args, **settings)
+
+    bad_code: str
+
+
+class SettingsStruct(msgspec.Struct, metaclass=_SettingsMeta, frozen=True, kw_only=True):
+    """A value made of settings. Made from outside by its name, so an unknown keyword is a ConfigError."""
+
+    bad_code: ClassVar[str] = "bad_setting"
+
+
+def check_kinds(said: object, kinds: Kinds, code: str = "bad_setting") -> None:
+    """Raise ConfigError for the first that is none of its types. True is no number here.
+
+    What was given is quoted only where a flag or a number was meant: anything else may hold a secret.
+    """
+    for names, types, what in kinds:
+        for name in names:
+            given = getattr(said, name)
+            if not isinstance(given, types) or (isinstance(given, bool) and bool not in types):
+                is_harmless = isinstance(given, int | float | None) or _NUMBERS.issuperset(types)
+                told = repr(given) if is_harmless else f"of type {type(given).__name__}"
+                raise ConfigError(f"{name} must be {what}, not {told}", code=code)
+
+
+def check_bounds(said: object, *, seconds: Iterable[str], milliseconds: Iterable[str]) -> None:
+    """Raise ConfigError for a time that does not fit into a clock or a column. Infinity does not; None is for ever."""
+    for names, most, what in ((seconds, YEAR_S, "a year"), (milliseconds, MOST_MS, "2**53")):
+        for name in names:
+            if not (getattr(said, name) or 0) <= most:  # So that NaN is refused as well.
+                raise ConfigError(f"{name} must be at most {what}", code="bad_setting")
+
+
+def several(name: str, given: object) -> tuple[Any, ...]:
+    """What a setting lists. One text stands for itself, and not for its letters.
+
+    What is wrong is told without a quotation: it may be a secret.
+    """
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
+        raise ConfigError(f"{name} must be a list of texts, not of type {type(given).__name__}", code="bad_setting")
+    return tuple(given)
