@@ -94,6 +94,19 @@ class TwoPhaseAdapter(HTTPAdapter):
         """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
         return self._machinery.reconcile(limit=limit, progress=progress)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What requests pickles of an adapter, and the settings: with keys and tokens, where they are said there."""
+        state: Any = super().__getstate__()
+        return {**state, "settings": self._machinery.settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The copy opens the ledger with its first mutation, in whichever process that is made."""
+        settings = state["settings"]
+        rest = {name: value for name, value in state.items() if name != "settings"}
+        super().__setstate__(rest)  # type: ignore[misc]  # The stubs lack it.
+        self._pid = os.getpid()
+        self._machinery = Machinery(settings, self._own, is_lazy=True)
+
     def close(self) -> None:
         """Stop reconciling, let go of the ledger and of the connections."""
         self._machinery.close()

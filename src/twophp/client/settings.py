@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Awaitable, Callable, Mapping
 from types import NoneType
-from typing import Final, TypeAlias, TypedDict
+from typing import Any, Final, Self, TypeAlias, TypedDict
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
@@ -17,15 +19,15 @@ from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, steady_clock, system_clock
 from twophp.stores.keys import Keys, checked_keys
-from twophp.stores.urls import parse_store_url
+from twophp.stores.urls import absolute_url
 from twophp.wire import grammar
 from twophp.wire.paths import CONFIRM_SUFFIX
-from twophp.wire.targets import Target
+from twophp.wire.targets import Target, origin_of
 
 MIB: Final = 1024 * 1024
 SHORTEST_LEASE_S: Final = 0.01  # Its holder would do nothing but renew it.
 
-Targets: TypeAlias = Mapping[str, str] | Callable[[str], str]
+Targets: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
 """The name of the service behind an origin such as ``https://orders.internal``; see ``Settings.target_of``."""
 Credentials: TypeAlias = Callable[[str], Mapping[str, str]]
 """Header fields that prove who asks, for a URL. Never stored."""
@@ -41,7 +43,9 @@ _KINDS: Final[Kinds] = (
     (("requested_ttl_ms", "margin_ms", "ledger_retention_ms"), (int, NoneType), "a whole number, or None"),
     (("patience_s", "poll_limit_s", "callback_wait_s", "lease_s"), (int, float), "a number of seconds"),
     (("reconcile_every_s",), (int, float, NoneType), "a number of seconds, or None"),
-    (("callback",), (str, NoneType), "a URL, or None"),
+    (("callback", "central"), (str, NoneType), "a URL, or None"),
+    (("central_token",), (str, NoneType), "a text, or None"),
+    (("central_interval_s",), (int, float, NoneType), "a number of seconds, or None"),
 )
 
 
@@ -77,7 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_kinds(self, _KINDS)
-        parse_store_url(self.ledger)
+        force_setattr(self, "ledger", absolute_url(self.ledger))
+        if isinstance(self.targets, Mapping):
+            force_setattr(self, "targets", _by_origin(self.targets))
         every = self.reconcile_every_s
         rules = [
             (bool(self.source) and self.source.isprintable(), "source must be a printable name"),
@@ -106,6 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for holds, problem in rules:
             if not holds:
                 raise ConfigError(problem, code="bad_setting")
+        _check_callables(self)
         check_bounds(
             self,
             seconds=("patience_s", "poll_limit_s", "callback_wait_s", "lease_s", "reconcile_every_s"),
@@ -114,6 +121,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         # What cannot work is said now, not when the first row is sent or the first request sealed.
         self.shipping()
         checked_keys(self.keys)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To be pickled. What cannot be is named: mostly a function that no module has."""
+        for name in self.__struct_fields__:
+            try:
+                pickle.dumps(getattr(self, name))
+            except Exception as error:
+                message = f"{name} cannot be pickled ({error}); give a function that a module has by its name"
+                raise ConfigError(message, code="not_picklable") from error
+        return super().__reduce__()  # type: ignore[return-value]
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        return self  # It never changes.
 
     def shipping(self) -> Shipping | None:
         """Where this client's rows go, if anywhere."""
@@ -127,16 +147,56 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         is taken with its port.
         """
         known = self.targets
-        if callable(known):
-            return known(target.origin)
-        if known is not None and target.origin in known:
-            return known[target.origin]
-        return target.service
+        if known is None:
+            return target.service
+        try:
+            origin = origin_of(target.origin)
+        except ValueError:  # A host that no mapping can name.
+            origin = target.origin
+        if not callable(known):
+            return known.get(origin, target.service)
+        name = known(origin)
+        return target.service if name is None else _service_name(f"for {origin}", name)
 
     def margin_of(self, ttl_ms: int) -> int:
         """How long before the deadline the client stops (A-25): 2 % and at least 100 ms, at most half of the TTL."""
         wanted = max(100, ttl_ms // 50) if self.margin_ms is None else self.margin_ms
         return min(wanted, ttl_ms // 2)
+
+
+def _check_callables(said: Settings) -> None:
+    for name in ("clock", "steady", "mint", "credentials", "pause"):
+        given = getattr(said, name)
+        if not callable(given) and (given is not None or name in ("clock", "steady", "mint")):
+            raise ConfigError(f"{name} must be a callable, not of type {type(given).__name__}", code="bad_setting")
+    if said.targets is not None and not isinstance(said.targets, Mapping) and not callable(said.targets):
+        message = f"targets must be a mapping of origins to names, or a callable, not {type(said.targets).__name__}"
+        raise ConfigError(message, code="bad_target")
+
+
+def _by_origin(targets: Mapping[str, str]) -> dict[str, str]:
+    """The mapping with its origins in the form in which they are compared."""
+    found: dict[str, str] = {}
+    for number, (given, name) in enumerate(targets.items(), 1):
+        if not isinstance(given, str):
+            message = f"targets: entry {number} must name an origin as a text, not of type {type(given).__name__}"
+            raise ConfigError(message, code="bad_target")
+        shown = repr(given) if "@" not in given else f"entry {number}"
+        try:
+            origin = origin_of(given)
+        except ValueError as error:
+            message = f"targets: {shown} {error}; write an origin such as https://orders.internal:8443"
+            raise ConfigError(message, code="bad_target") from error
+        if found.setdefault(origin, _service_name(shown, name)) != name:
+            raise ConfigError(f"targets: {shown} is named twice, differently", code="bad_target")
+    return found
+
+
+def _service_name(shown: str, name: object) -> str:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        message = f"targets: the name of a service {shown} must be a printable text, not {name!r}"
+        raise ConfigError(message, code="bad_target")
+    return name
 
 
 def settings_of(ledger: str | None, source: str | None, options: Options) -> Settings:

@@ -46,6 +46,12 @@ def parse_store_url(url: str, *, supported: str = SUPPORTED) -> StoreUrl:
     return StoreUrl("sqlite", path)
 
 
+def absolute_url(url: str) -> str:
+    """The same store, wherever it is opened from: the process may change its folder, or send the URL to another."""
+    where = parse_store_url(url)
+    return url if where.kind == "memory" else f"{_SQLITE}{Path(where.path).absolute()}"
+
+
 def open_store(url: str, *, clock: Clock = system_clock) -> Store:
     """The store that ``url`` names, opened; made if it is not there."""
     where = parse_store_url(url)

@@ -5,12 +5,19 @@ Ids are a credential pair: who holds both may confirm. So they go to the origin 
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
+
+import idna
 
 from twophp.wire.paths import CONFIRM_SUFFIX, bound_path, confirm_path
 
 _PORTS: Final = {"http": 80, "https": 443}
+_LABEL: Final = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"  # With the underscore, which no DNS allows and Docker uses.
+_HOST: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 
 
 class Target(NamedTuple):
@@ -78,3 +85,41 @@ def target_of(url: str) -> Target:
     shown = f"[{host}]" if ":" in host else host
     authority = shown if port is None or port == _PORTS.get(scheme) else f"{shown}:{port}"
     return Target(f"{scheme}://{authority}", parts.path or "/", parts.query)
+
+
+@lru_cache(maxsize=1_024)
+def origin_of(text: str) -> str:
+    """An origin in the one form in which two are compared: small letters, IDNA, no default port, no slash at the end.
+
+    Raises ValueError that says what is wrong, without a quotation: userinfo may hold a password.
+    """
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError("is no URL") from error
+    rules = [
+        (parts.scheme in _PORTS, "must begin with http:// or https://"),
+        ("@" not in parts.netloc, "must not hold a user or a password"),
+        (parts.path in ("", "/") and not any(mark in text for mark in "?#"), "must end after host and port"),
+        (bool(parts.hostname), "must name a host"),
+        (port != 0 and not parts.netloc.endswith(":"), "must name a port after the colon"),
+        (text.isprintable() and not any(map(str.isspace, text)), "must not hold blanks"),
+    ]
+    for holds, problem in rules:
+        if not holds:
+            raise ValueError(problem)
+    host = _host(parts.hostname or "", is_address="[" in parts.netloc)
+    return f"{parts.scheme}://{host}" if port in (None, _PORTS[parts.scheme]) else f"{parts.scheme}://{host}:{port}"
+
+
+def _host(name: str, *, is_address: bool) -> str:
+    try:
+        if is_address:
+            return f"[{IPv6Address(name).compressed}]"
+        host = name if name.isascii() else idna.encode(name, uts46=True).decode("ascii")
+    except ValueError as error:  # idna's errors are such, too.
+        raise ValueError("names no host that can be called") from error
+    if not _HOST.fullmatch(host):
+        raise ValueError("names no host that can be called")
+    return host
