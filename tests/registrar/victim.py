@@ -43,11 +43,11 @@ async def _die(*_arguments: object) -> None:
 def _wait_before_transacting(store: Any) -> None:
     real = store.transact
 
-    def waiting(keys: Any, decide: Any) -> Any:
+    def waiting(*wish: Any) -> Any:
         store.transact = real
         _say("looked")
         sys.stdin.readline()
-        return real(keys, decide)
+        return real(*wish)
 
     store.transact = waiting
 
