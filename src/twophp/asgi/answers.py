@@ -134,10 +134,12 @@ def wire_status(status: int, *, passthrough: bool = False) -> int:
     return min(INTERNAL_ERROR, status)
 
 
-def accepted(intent: Intent, resource_id: str, root_path: str) -> Answer:
-    """Still running (draft §5.3.3): a provisional id, and where to look (A-04)."""
+def accepted(intent: Intent, root_path: str) -> Answer:
+    """Still running (draft §5.3.3): a provisional id, which is the server's own (A-05), and where to look (A-04)."""
     location = f"{quote(root_path, safe=PATH_SAFE)}{STATUS_PATH}{quote(intent.server_correlation_id, safe='')}"
-    headers = emit.accepted_answer(resource_id=resource_id, location=location, retry_after_s=RETRY_AFTER_S)
+    headers = emit.accepted_answer(
+        resource_id=intent.server_correlation_id, location=location, retry_after_s=RETRY_AFTER_S
+    )
     return Answer(ACCEPTED, headers)
 
 
@@ -150,7 +152,7 @@ class _Failure(msgspec.Struct, frozen=True):
 def status_read(intent: Intent, settled: Settled | None, root_path: str, now: Instant) -> Answer:
     """What a poll is told (A-04): it looks at Phase-State alone, so a failure is a successful read of a failure."""
     if intent.phase is Phase.PROCESSING:
-        return accepted(intent, intent.resource_id or intent.server_correlation_id, root_path)
+        return accepted(intent, root_path)
     if settled is None:  # A-27: expired from the deadline on, whether or not the sweeper has been here.
         overdue = intent.phase is _WAITING and now >= intent.deadline_at
         return Answer(OK, (emit.state(Phase.TTL_EXPIRED if overdue else intent.phase), emit.NO_STORE))

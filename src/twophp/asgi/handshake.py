@@ -372,14 +372,13 @@ class Handshake:
 
     async def _told_later(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
         """A confirm whose request does not run the handler itself: asynchronous, or not the first (T1 row 8)."""
-        provisional = intent.resource_id or intent.server_correlation_id
         if isinstance(decision.verdict, Goto):
-            provisional = self._begin(intent, scope).running.provisional_resource_id
+            self._begin(intent, scope)
         elif intent.phase is not Phase.PROCESSING or intent.mode is not _ASYNC:
             settled = await self._outcome(intent)
             if settled is not None:
                 return self._final(settled)
-        return answers.accepted(intent, provisional, scope.get("root_path", ""))
+        return answers.accepted(intent, scope.get("root_path", ""))
 
     async def _outcome(self, intent: Intent) -> Settled | None:
         """How an intent that somebody executes, or has executed, ends; None if that takes too long."""

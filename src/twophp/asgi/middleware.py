@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 
-from twophp.asgi.answers import INTERNAL_ERROR, closing, of_error, refused
+from twophp.asgi.answers import INTERNAL_ERROR, STATUS_PATH, closing, of_error, refused
 from twophp.asgi.handshake import Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import Management
 from twophp.asgi.messages import (
+    Answer,
     App,
     Disconnected,
     Receive,
@@ -31,6 +32,7 @@ from twophp.asgi.messages import (
     send_answer,
 )
 from twophp.asgi.observers import Observers, WantsMetrics
+from twophp.asgi.polling import READS, Polls, saying_committed, status_of
 from twophp.asgi.server import Server
 from twophp.asgi.settings import (
     Options,
@@ -53,7 +55,7 @@ from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import open_vault, opening
 from twophp.wire.mistaken import mistaken_opt_in
-from twophp.wire.parse import MUTATIONS, opted_in
+from twophp.wire.parse import MUTATIONS, asks_for_status, opted_in
 
 log: Final = logging.getLogger("twophp.server")
 
@@ -135,6 +137,7 @@ class TwoPhaseMiddleware:
         self._observers = Observers(service, endpoints, metrics=metrics)
         self._keys = checked_keys(keys)
         self._clock = checked_clock(clock)
+        self._polls = Polls(endpoints, self._settings.methods)
         self._judges_plain = any(endpoint.policy.transparent or endpoint.policy.require for endpoint in endpoints)
         self._starting = _LockOfLoop()
         self._has_stopped = False  # Until a lifespan starts again, requests do not.
@@ -167,10 +170,14 @@ class TwoPhaseMiddleware:
         """Serve one connection. The first test is all that a request without the opt-in costs."""
         kind = scope["type"]
         if kind == "http":
-            if opted_in(scope["headers"]):
+            if opted_in(scope["headers"]) and (scope["method"] not in READS or asks_for_status(scope["headers"])):
                 await self._two_phase(scope, receive, send)
                 return
-            if scope["method"] in self._settings.methods and await self._served_plain(scope, receive, send):
+            if scope["method"] in READS:
+                if self._polls.may_be_one(scope):
+                    await self._polled(scope, receive, send)
+                    return
+            elif scope["method"] in self._settings.methods and await self._served_plain(scope, receive, send):
                 return
             if self._management_token is not None and scope["path"].endswith(PULL_PATH):
                 await self._manage(self._management_token, scope, receive, send)
@@ -252,6 +259,20 @@ class TwoPhaseMiddleware:
             await self.app(scope, receive, send)
         else:
             await send_answer(send, answer, is_head=scope["method"] == "HEAD")
+
+    async def _polled(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A read without the opt-in that may be about an intent; what is not about one is the application's."""
+        try:
+            server = self._server or await self._first_request()
+            with server.requests:
+                found = await status_of(server, head_of(scope, server.store.now()), scope)
+        except TwoPHPError as error:
+            is_ours = seen_path(scope).startswith(STATUS_PATH)
+            found = of_error(error) if is_ours else None
+        if isinstance(found, Answer):
+            await send_answer(send, found, is_head=scope["method"] == "HEAD")
+            return
+        await self.app(scope, receive, send if found is None else saying_committed(send, found))
 
     async def _manage(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
         """A pull by the central ledger: rows for whoever holds the management credential (draft §13.5)."""

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Final, Literal
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from twophp.asgi.answers import naming, refused
 from twophp.asgi.messages import App
 from twophp.asgi.replay import Replay, bare_scope
@@ -124,7 +126,6 @@ class Server:
             name_resource=naming(settings.resource_id),
             failed=HANDLER_FAILED,
             indeterminate=INDETERMINATE,
-            mint=mint,
             takes_statements=store.takes_statements,
             max_result_bytes=settings.max_result_bytes,
             replay_wait_ms=settings.replay_wait_ms,
@@ -143,6 +144,11 @@ class Server:
         """The policy an intent falls under today; one whose endpoint is gone is still swept by the standard one."""
         endpoint = self.settings.endpoints.of(intent)
         return _ANY_POLICY if endpoint is None else endpoint.policy
+
+    async def look(self, server_correlation_id: str) -> Intent | None:
+        """An intent by the server's id alone: one that is asynchronous, or that this process runs or has just run."""
+        known = self.executions.known(server_correlation_id)
+        return known or await self.intents.look_by_server_id(server_correlation_id)
 
     async def outcome(self, intent: Intent) -> Settled | None:
         """How what somebody else executes ended, or None if that takes longer than a repeat waits for it (A-33)."""
@@ -277,7 +283,8 @@ class Server:
         """What the business side knows. It may be away too, so it is asked a few times before nobody knows."""
         try:
             async with asyncio.timeout(policy.processing_timeout_ms / 1_000):
-                return _understood(await ask.call(intent), intent)
+                offered = replace(intent, resource_id=intent.server_correlation_id)  # As the handler knows it (A-05).
+                return _understood(await ask.call(offered), intent)
         except Exception:
             log.exception("reconcile failed", extra=ids_of(intent))
         except asyncio.CancelledError:

@@ -48,7 +48,7 @@ from twophp.engine.intents import FIRST_FENCE, Intents, PolicyOf
 from twophp.engine.obligation_changes import Held, SettlingAll
 from twophp.engine.obligations import Obligations
 from twophp.engine.recent import Recent
-from twophp.ports import MintId, Statement
+from twophp.ports import Statement
 
 log: Final = logging.getLogger("twophp.execution")
 T = TypeVar("T")
@@ -158,7 +158,6 @@ class Executions:
         name_resource: NameResource,
         failed: StoredResponse,
         indeterminate: StoredResponse,
-        mint: MintId,
         takes_statements: bool,
         max_result_bytes: int,
         replay_wait_ms: int | None = None,
@@ -170,7 +169,6 @@ class Executions:
         self._name_resource = name_resource
         self._failed = failed
         self._indeterminate = indeterminate
-        self._mint = mint
         self._takes_statements = takes_statements
         self._max_result_bytes = max_result_bytes
         self._obligations = obligations
@@ -183,7 +181,7 @@ class Executions:
 
     def begin(self, intent: Intent, handler: Handler) -> Execution:
         """Start processing, in a task that nobody else may cancel; the caller may wait for its outcome or leave."""
-        provisional = intent.resource_id or self._mint()
+        provisional = intent.server_correlation_id  # A-05: a reader who knows nothing else can ask for it.
         running = RunningIntent(
             intent, provisional_resource_id=provisional, takes_statements=self._takes_statements, bind=self._bind
         )
@@ -208,6 +206,11 @@ class Executions:
     def expect(self, server_correlation_id: str, request: StoredRequest) -> None:
         """A request that is being registered will most likely be confirmed here: keep it at hand."""
         self._requests.keep(server_correlation_id, request, len(request.body) + OVERHEAD_BYTES)
+
+    def known(self, server_correlation_id: str) -> Intent | None:
+        """An intent that runs here, or has ended here a moment ago."""
+        found = self._running.get(server_correlation_id) or self.recall(server_correlation_id)
+        return None if found is None else found.intent
 
     def recall(self, server_correlation_id: str) -> Settled | None:
         """A recent outcome, without asking the store: what is settled does not change. Whose it is, the caller asks."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from twophp.core.entry import Writer, server_entry
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, Tampered, TwoPHPError
 from twophp.core.identity import Bound, intent_seal_context, seal_context
-from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair
+from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair, by_server_id
 from twophp.core.machine import Goto, Refuse, Replay
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
 from twophp.core.policy import Policy
@@ -171,6 +171,12 @@ class Intents:
     async def look(self, client_correlation_id: str, server_correlation_id: str) -> Intent | None:
         """The intent as it is, without changing anything."""
         key = by_pair(client_correlation_id, server_correlation_id)
+        found: Intent | None = await transacted(self._store, (key,), lambda records: Change(answer=records.get(key)))
+        return found
+
+    async def look_by_server_id(self, server_correlation_id: str) -> Intent | None:
+        """The asynchronous intent with this id, as it is."""
+        key = by_server_id(server_correlation_id)
         found: Intent | None = await transacted(self._store, (key,), lambda records: Change(answer=records.get(key)))
         return found
 

@@ -49,6 +49,10 @@ UPDATE entry SET service_ledger_id = ?1 WHERE id > ?2 AND id <= ?3 AND service_l
 -- name: intents_by_client_id
 SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent ON client_correlation_id = wanted.value;
 
+-- name: intents_by_server_id
+SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent ON server_correlation_id = wanted.value
+WHERE mode = 'async';
+
 -- name: intents_due
 SELECT client_correlation_id, server_correlation_id FROM intent WHERE due_at < ? ORDER BY due_at LIMIT ?;
 

@@ -12,7 +12,7 @@ from twophp.core.budget import BY_FLOW, Spent
 from twophp.core.call import BY_CLIENT_ID, CALL, Call, Stage
 from twophp.core.entry import LedgerEntry
 from twophp.core.fence import BY_RESOURCE, Fence
-from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, CHANGING_FIELDS, INTENT, Intent, Mode, Phase
+from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, BY_SERVER_ID, CHANGING_FIELDS, INTENT, Intent, Mode, Phase
 from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
 from twophp.core.quota import BY_PRINCIPAL, Usage
@@ -82,7 +82,10 @@ entry_changes: Final = attrgetter(
 
 INTENTS: Final = Table(
     kind=INTENT,
-    reads=dict.fromkeys((BY_PAIR, BY_LOGICAL_KEY), sql("intents_by_client_id")),  # Nearly always one row.
+    reads={
+        **dict.fromkeys((BY_PAIR, BY_LOGICAL_KEY), sql("intents_by_client_id")),  # Nearly always one row.
+        BY_SERVER_ID: sql("intents_by_server_id"),
+    },
     due=sql("intents_due"),
     identity=BY_PAIR,
     seal=sql("seal_of_intent"),
