@@ -24,6 +24,7 @@ from urllib3 import Retry
 
 from tests.client.callers import Caller, HandTime, Said, caller, settings
 from tests.client.cutting import GREETING, Answer, Origin, Step, origin
+from tests.client.shop import pair
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
 from twophp.client.requests import TwoPhaseAdapter
 from twophp.stores.clock import system_clock
@@ -99,13 +100,23 @@ def test_a_plain_servers_answer_that_breaks_off_is_never_a_reason_to_send_again(
 
 
 @pytest.mark.req("A-42")
-def test_an_answer_that_never_comes_whole_is_a_phase_error(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("missing", "expected"), [(10, "answer_gone"), (20, "no_answer")])
+def test_an_answer_that_never_comes_whole_is_a_phase_error(
+    missing: int, expected: str, kind: str, tmp_path: Path
+) -> None:
+    """Without its body the answer is gone, and its head has told the outcome; without its head nothing is known."""
     with origin() as server, retrying(kind, tmp_path, patience_s=0) as post:
-        server.cuts = {"phase_2": [100] * 50}
+        post(f"{server.url}/orders", json={"warm": 1})
+        server.cuts = {"phase_2": [len(server.sent["phase_2"]) - missing] * 50}
         with pytest.raises(PhaseError) as raised:
             post(f"{server.url}/orders")
-    assert raised.value.advice in {Advice.WAIT, Advice.DONE}
-    assert not isinstance(raised.value, RETRIED)
+    error = raised.value
+    assert not isinstance(error, RETRIED)
+    assert (error.code, error.advice, error.phase) == {
+        "answer_gone": ("answer_gone", Advice.DONE, "COMMITTED"),
+        "no_answer": ("no_answer", Advice.WAIT, "WAITING_CONFIRM"),
+    }[expected]
+    assert pair(tmp_path / "checkout.db", error.client_correlation_id or "").phase.value == error.phase
     assert set(server.runs.values()) == {1}
 
 

@@ -43,6 +43,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.exchanges = 0
+        self.cut_at: dict[str, int] = {}  # After how many bytes a reply breaks off, once, by the end of the path.
+        self.replies: dict[str, bytes] = {}
         self.struck = threading.Event()
         self.go_on = threading.Event()  # Ends a delay.
         self._open: list[socket.socket] = []
@@ -90,11 +92,25 @@ class Proxy:
             _message(server)  # It answers all the same; nobody hears it.
             return False
         reply = _message(server)
+        if self._cuts(request, reply, client):
+            return False
         client.sendall(reply[: len(reply) // 2])
         if self._strikes(number, "half", client):
             return False
         client.sendall(reply[len(reply) // 2 :])
         return not self._strikes(number, "replied", client)
+
+    def _cuts(self, request: bytes, reply: bytes, client: socket.socket) -> bool:
+        last = request.split(b" ", 2)[1].decode().rpartition("/")[2]
+        self.replies[last] = reply
+        at = self.cut_at.pop(last, None)
+        if at is None:
+            return False
+        client.sendall(reply[:at])
+        if at % 2:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
+        client.close()
+        return True
 
     def _strikes(self, number: int, boundary: Boundary, client: socket.socket) -> bool:
         fault = self._fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from tests.client.callers import settings
+from tests.client.callers import KINDS, caller, settings
 from tests.client.shop import Shop, ledger, shop
 from tests.storm.proxy import BOUNDARIES, HOWS, Boundary, Fault, How, proxied
 from twophp.asgi import Outgoing
@@ -111,3 +112,26 @@ def _agree(door: Shop, folder: Path) -> None:
     (call,) = pair_up([mine, *door.rows(Find(mine.client_correlation_id))], read={"orders", "checkout"})
     assert call.verdict is Verdict.PAIRED
     assert [row.phase for row in call.rows] == [Phase.COMMITTED, Phase.COMMITTED]
+
+
+@pytest.mark.req("A-42", "A-06", "P-8.1-a")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reply_that_is_cut_at_any_byte_is_heard_once_more(kind: str, tmp_path: Path) -> None:
+    """The real middleware, one kind of client after the other: together they cut at every third byte."""
+    with (
+        shop(tmp_path) as orders,
+        proxied(int(orders.url.rpartition(":")[2]), None) as proxy,
+        caller(kind, tmp_path, pause=lambda _seconds: None) as http,
+    ):
+        url = f"http://127.0.0.1:{proxy.port}/orders"
+        http.post(url)
+        calls = 1
+        for step in ("orders", "confirm"):
+            for at in range(3 * KINDS.index(kind), len(proxy.replies[step]), 3 * len(KINDS)):
+                proxy.cut_at = {step: at}
+                said = http.post(url, json={step: at})
+                calls += 1
+                assert proxy.cut_at == {}
+                assert (said.status, said.info["phase"]) == (200, "COMMITTED")
+                assert json.loads(said.json["sent"]) == {step: at}
+        assert len(orders.runs) == calls

@@ -21,8 +21,8 @@ _GOES_ON: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING})
 def may_be_last(step: str, headers: Headers) -> bool:
     """Whether an answer can be the end of a two-phase call, so that its body matters."""
     phase = response.field(headers, fields.PHASE_STATE.key)
-    if phase is None:  # To Phase 1, this is a refusal, or a plain server's answer.
-        return step != "phase_1" or response.refusal(headers) is not None
+    if phase is None:  # To Phase 1, a plain server's answer; to a status read, that of a server that offers none.
+        return step == "phase_2" or response.refusal(headers) is not None
     return grammar.read_phase(phase) not in _GOES_ON
 
 

@@ -22,6 +22,8 @@ log: Final = logging.getLogger("twophp.client")
 STAND_IN_TTL_MS: Final = Policy.standard().ttl_ms
 """A server tells no TTL with an answer that is final, and a ledger row must have one."""
 
+ENDED: Final = frozenset({Stage.COMMITTED, Stage.FAILED})
+
 # What was left open, and why: the code, what may be done, and the sentence for people.
 UNRESOLVED: Final[dict[str, tuple[Advice, str]]] = {
     "answer_lost": (
@@ -142,6 +144,8 @@ class Notebook:
         """Leave the call, as open as it is, to the reconciler, and say so."""
         call = self._call
         advice, text = UNRESOLVED[code]
+        if call is not None and call.stage in ENDED:
+            return self._failed("answer_gone", Advice.DONE, "it has ended, and its answer does not come whole", reply)
         if call is not None and call.stage in OPEN:
             try:
                 yield Record(client_correlation_id=self._id, command=Release(fence=self._fence, error=code))

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from twophp.client.exchange import Effect, Keep, Look, Lost, NotSent, Outcome, Pause, Read, Record, Reply, Send
-from twophp.client.notebook import Notebook
+from twophp.client.notebook import ENDED, Notebook
 from twophp.client.outgoing import own_headers
 from twophp.core.call import Stage
 from twophp.core.call_machine import Decision, GiveUp, NotThere
@@ -79,10 +79,20 @@ class Resolution(Notebook):
     def _confirm_once(self, *, status_was_read: bool = False) -> Heard:
         try:
             reply = yield from self._send_confirm()
-        except (NotSent, Lost):
+        except NotSent:
             self._gateway = None
             return None
+        except Lost as lost:
+            self._gateway = None
+            return (yield from self._from_head(lost))
         return (yield from self._after_phase_two(reply, status_was_read=status_was_read))
+
+    def _from_head(self, lost: Lost) -> Heard:
+        """An answer to Phase 2 that broke off: what its head says of the outcome holds, and its body is asked for."""
+        answer = None if lost.head is None else self._parsed(lost.head)
+        if lost.head is not None and answer is not None and answer.phase in SETTLED:
+            yield from self._told(answer, lost.head, "phase_2")
+        return None
 
     def _send_confirm(self) -> Generator[Effect, Any, Reply]:
         call = self._call
@@ -190,6 +200,8 @@ class Resolution(Notebook):
     def _ask(self) -> Heard:
         """One question, two where the first found nobody who could answer it."""
         assert self._call is not None
+        if self._call.stage in ENDED and not self._is_late():  # Only its answer is missing.
+            return (yield from self._replayed())
         if self._call.stage is Stage.WAITING_CONFIRM:
             if not self._is_late():
                 return (yield from self._confirm_once())
