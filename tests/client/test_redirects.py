@@ -212,6 +212,18 @@ def test_a_confirm_is_not_redirected(status: int, kind: str, orders: Shop, tmp_p
 
 
 @pytest.mark.req("A-109")
+def test_a_handlers_redirect_ends_its_call_and_is_followed_by_a_new_one(
+    kind: str, orders: Shop, tmp_path: Path
+) -> None:
+    with caller(kind, tmp_path) as http:
+        said = post(http, kind, f"{orders.url}/orders/", follow=True)
+    assert (said.status, [hop.status_code for hop in said.response.history]) == (200, [307])
+    first, second = (heard.dtt("client-correlation-id") for heard in (orders.heard[0], orders.heard[-1]))
+    assert first != second == said.info["client_correlation_id"]
+    assert orders.runs == ["POST /orders"]
+
+
+@pytest.mark.req("A-109")
 def test_a_redirect_that_leads_in_a_circle_ends(kind: str, orders: Shop, tmp_path: Path) -> None:
     with (
         behind(orders, tmp_path, 307, "/old/orders") as (server, door),
