@@ -1,6 +1,6 @@
 """Two-Phase HTTP: a mutation is registered by both sides before it runs, and runs once."""
 
-from twophp.core.errors import TwoPHPError, Unauthenticated
+from twophp.core.errors import ConstraintViolation, TwoPHPError, Unauthenticated
 from twophp.core.policy import Policy
 from twophp.core.quota import Quota
 from twophp.engine.current import current_intent
@@ -14,6 +14,7 @@ from twophp.stores.vault import KeyRing
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConstraintViolation",
     "Head",
     "JsonFormatter",
     "KeyRing",

@@ -74,6 +74,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     drops: tuple[Key, ...] = ()  # Records to forget, with their sealed parts; their ledger rows and journal stay.
     journal: tuple[JournalEvent, ...] = ()  # History that belongs to no single record, such as a finished scan.
     statements: tuple[Statement, ...] = ()
+    trial: tuple[Statement, ...] = ()  # Run and undone at once: whatever would refuse them is raised to the caller.
     synced: tuple[Synced, ...] = ()  # Ledger rows to mark; one that has changed meanwhile is left as it is.
     purges: tuple[Purge, ...] = ()  # Rows to forget; one that is unsynced, changed or has its record yet is left.
 
@@ -204,6 +205,10 @@ class Store(Protocol):
 
         If it is interrupted the GUID is the old one still, and whoever asks again finishes it.
         """
+        ...
+
+    async def prove(self) -> None:
+        """Make a change of no consequence durable. Raises what keeps changes from being written at the moment."""
         ...
 
     async def reopen(self) -> None:

@@ -96,6 +96,7 @@ async def try_all(requests: list[tuple[Any, ...]], said: tuple[Any, ...]) -> Non
                 assert all(value.decode("ascii").isprintable() for name, value in reply.raw if name in OURS)
             found = reply.get(SERVER) if reply.status == 200 else None
             registered = found or registered
+        await service.rows()  # Opens the ledger, if none of them has.
         await service.server.executions.drain(5)
         await agree(service)
 

@@ -201,7 +201,7 @@ async def failing_from(service: Service, monkeypatch: pytest.MonkeyPatch, writes
 
     await service.rows()
     monkeypatch.setattr(MemoryStore, "transact", away)
-    monkeypatch.setattr("twophp.engine.execution.SHORT_PATIENCE_S", 0)
+    monkeypatch.setattr("twophp.engine.persistence.SHORT_PATIENCE_S", 0)
 
 
 @pytest.mark.req("A-37")
@@ -267,7 +267,7 @@ async def test_an_outcome_is_tried_no_longer_once_another_has_the_intent(monkeyp
     async with serving(replay_wait_ms=0) as service:
         registered = await service.register()
         await failing_from(service, monkeypatch, 1)
-        monkeypatch.setattr("twophp.engine.execution.FIRST_LOOK_S", 0.2)  # The other one comes before the next try.
+        monkeypatch.setattr("twophp.engine.persistence.FIRST_PAUSE_S", 0.2)  # The other one comes before the next try.
         assert (await service.confirm(registered)).status == 500
         monkeypatch.undo()
         server, service.clock.now = service.server, service.clock.now + 30_001

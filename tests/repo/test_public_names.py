@@ -8,6 +8,7 @@ import pytest
 
 PUBLIC = {
     "twophp": [
+        "ConstraintViolation",
         "Head",
         "JsonFormatter",
         "KeyRing",

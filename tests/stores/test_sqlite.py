@@ -15,7 +15,14 @@ from typing import Any
 import apsw
 import pytest
 
-from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreOverloaded, StoreUnavailable
+from twophp.core.errors import (
+    ConfigError,
+    ConstraintViolation,
+    SchemaMismatch,
+    StoreError,
+    StoreOverloaded,
+    StoreUnavailable,
+)
 from twophp.core.intent import Intent
 from twophp.core.obligation import by_flow_and_key
 from twophp.ports import Change, Find, Statement
@@ -210,7 +217,7 @@ async def test_a_bad_change_costs_the_others_one_more_round_and_nothing_else(sto
     outcomes = await asyncio.gather(
         *(register(store, str(number)) for number in range(20)), scene.write(store, *thief), return_exceptions=True
     )
-    assert [type(outcome) for outcome in outcomes] == [Intent] * 20 + [StoreError]
+    assert [type(outcome) for outcome in outcomes] == [Intent] * 20 + [ConstraintViolation]
     assert (seen["COMMIT"], seen["SAVEPOINT"]) == (1, 21)
 
 

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from tests.stores.orders import LEDGER_ID
-from twophp.core.errors import StoreError
+from twophp.core.errors import ConstraintViolation, StoreError
 from twophp.core.intent import Intent, by_logical_key
 from twophp.engine.ledger import open_ledger
 from twophp.ports import Change, Put, Statement
@@ -65,15 +66,17 @@ async def store(path: str) -> AsyncIterator[SQLiteStore]:
     ],
 )
 @pytest.mark.req("A-34")
-async def test_a_statement_harms_nobody_else(store: SQLiteStore, bad: str) -> None:
-    change = Change(answer=None, statements=(Statement(sql=bad, rows=[()]),))
+@pytest.mark.parametrize("how", ["statements", "trial"])
+async def test_a_statement_harms_nobody_else(store: SQLiteStore, bad: str, how: str) -> None:
+    change = msgspec.structs.replace(Change(answer=None), **{how: (Statement(sql=bad, rows=[()]),)})
     outcomes = await asyncio.gather(
         *(register(store, str(number)) for number in range(3)),
         store.transact((), lambda _records: change),
         *(register(store, str(number)) for number in range(3, 6)),
         return_exceptions=True,
     )
-    assert [type(outcome) for outcome in outcomes] == [Intent] * 3 + [StoreError] + [Intent] * 3
+    assert isinstance(outcomes.pop(3), StoreError)
+    assert [type(outcome) for outcome in outcomes] == [Intent] * 6
     assert len(await scene.verified_journal(store)) == 6
     assert store._connection.execute("SELECT count(*) FROM mine").get == 0
     assert (await register(store, "later")).version == 1, "the handle is as good as before"
@@ -89,7 +92,8 @@ async def test_two_that_end_the_transaction_cost_the_others_two_more_rounds(stor
         register(store, "3"),
         return_exceptions=True,
     )
-    assert [type(outcome) for outcome in outcomes] == [Intent, StoreError, Intent, StoreError, Intent]
+    told = [type(outcome) for outcome in outcomes]
+    assert told == [Intent, ConstraintViolation, Intent, ConstraintViolation, Intent]
     assert len(await scene.verified_journal(store)) == 3
 
 

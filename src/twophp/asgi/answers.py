@@ -17,8 +17,9 @@ from twophp.core.intent import SETTLED, Intent, Mode, Phase
 from twophp.core.outcome import has_succeeded
 from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
+from twophp.engine.conditions import ids_of, named
 from twophp.engine.exchange import OF_THE_MOMENT, StoredResponse
-from twophp.engine.execution import NameResource, Settled, Work, ids_of
+from twophp.engine.execution import NameResource, Settled, Work
 from twophp.wire import emit, fields, grammar
 from twophp.wire.problem import PROBLEMS, Problem, problem
 
@@ -207,7 +208,7 @@ def _extracted(extract: ResourceId, work: Work, response: StoredResponse) -> obj
     try:
         return extract(response)
     except (Exception, SystemExit):
-        log.exception("resource_id failed", extra=ids_of(work.intent))
+        log.exception("resource_id failed (%s)", named(work.intent), extra=ids_of(work.intent))
         return None
 
 

@@ -27,9 +27,10 @@ from twophp.core.machine import Goto
 from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, Confirm, Decision, Register
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
+from twophp.engine.conditions import Conditions, ids_of, named
 from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredRequest, encode
-from twophp.engine.execution import Answered, Execution, Settled, Work, ids_of
+from twophp.engine.execution import Answered, Execution, Settled, Work
 from twophp.engine.identify import anonymous, authenticate
 from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, effective_scheme
@@ -40,6 +41,7 @@ from twophp.wire.paths import bound_path, confirmed_path
 log: Final = logging.getLogger("twophp.server")
 audit: Final = logging.getLogger("twophp.audit")
 
+NOT_SETTLED: Final = "not_settled"
 CONFIRM_BODY_LIMIT: Final = 64 * 1024  # A-09: read and thrown away.
 _READS: Final = frozenset({"GET", "HEAD"})
 # Bound once: Python 3.11 takes ten times as long to find an enum's member as to find a name.
@@ -62,6 +64,7 @@ class Handshake:
         # authenticate (A-24).
         self._unguarded = server.settings.identify is not anonymous
         self._said_that_tls_is_missing = False
+        self._conditions = Conditions(log)
         self._times = server.observer.times
         self._seconds = asyncio.get_running_loop().time
 
@@ -269,7 +272,7 @@ class Handshake:
         try:
             decision = await decide()  # Once more, since the first answer is lost; it tells whether it is ours.
         except TwoPHPError as error:
-            log.warning("a request that was cut off cannot be gone on with: %s", error)
+            self._conditions.known(logging.WARNING, "a request that was cut off cannot be gone on with", error=error)
             return
         if isinstance(decision.verdict, Goto):
             self._begin(_intent_of(decision), scope)
@@ -396,7 +399,8 @@ class Handshake:
             passed = guard(head, intent)
             return (await passed if inspect.isawaitable(passed) else passed) is True
         except Exception:
-            log.exception("the late-confirm guard failed, and lets nobody in", extra=ids_of(intent))
+            message = "the late-confirm guard failed, and lets nobody in (%s)"
+            log.exception(message, named(intent), extra=ids_of(intent))
             return False
 
     async def _status_read(self, asked: StatusRead, path: str, principal: str, scope: Scope) -> Answer:
@@ -455,7 +459,9 @@ class Handshake:
                 raise NotRegistered from error  # Not even begun: the application can still have it.
             if execution.running.statements:  # The business rows were to be written with it, and are not.
                 raise _not_settled() from error
-            log.error("the outcome of a plain request was not recorded: %s", error, extra=ids_of(intent))  # noqa: TRY400
+            self._conditions.known(
+                logging.ERROR, "the outcome of a plain request is not recorded yet", error=error, intent=intent
+            )
             settled = None
         if execution.raised is not None:
             raise execution.raised
@@ -466,12 +472,13 @@ class Handshake:
 
 def _not_settled() -> Refused:
     """A-108: something has run, so a store that cannot say how it ended is no 503 with nothing registered."""
-    return Refused("the outcome is not durable yet", code="not_settled")
+    return Refused("the outcome is not durable yet", code=NOT_SETTLED)
 
 
 def _audit(what: str, intent: Intent) -> None:
     """Somebody holds both ids of another's intent (draft §13.2): the state stays, and the line is for a person."""
-    audit.warning("%s by another identity was refused: %s", what, intent.service_endpoint, extra=ids_of(intent))
+    message = "%s by another identity was refused: %s (%s)"
+    audit.warning(message, what, intent.service_endpoint, named(intent), extra=ids_of(intent))
 
 
 def _intent_of(decision: Decision) -> Intent:

@@ -7,6 +7,7 @@ After a shutdown nothing is begun any more. A lifespan that ends without one, be
 is another matter: some servers serve on, and then the next request starts us again.
 An application without lifespan support, or a server that sends no lifespan events, is served as well: then the first
 request starts us, and the end of the process is a crash we are built to survive.
+A disk that is full or fails keeps nobody from plain requests: the application starts, and we open when we can.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
-from twophp.asgi.server import Server
 
 log: Final = logging.getLogger("twophp.server")
 
@@ -28,7 +28,7 @@ class Lifespan:
     def __init__(
         self,
         app: App,
-        open_: Callable[[], Awaitable[Server]],
+        open_: Callable[[Scope], Awaitable[None]],
         start: Callable[[], Awaitable[Any]],
         stop: Callable[[], Awaitable[None]],
         close: Callable[[], Awaitable[None]],
@@ -43,12 +43,11 @@ class Lifespan:
         """Run both, ours on the outside."""
         startup = await receive()
         try:
-            server = await self._open()
+            await self._open(scope)
         except Exception as error:
             log.error("the ledger could not be opened: %s", error)  # noqa: TRY400 - the server shows the rest.
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             raise  # As frameworks do; some servers and test clients look for nothing else.
-        server.executions.around = scope  # The application is about to put there what its handlers work with.
         inner = _Inner(self._app, scope, startup, receive, send, self._start, self._stop, self._close)
         await inner.run()
 

@@ -12,11 +12,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 
 from twophp.asgi.answers import INTERNAL_ERROR, STATUS_PATH, closing, of_error, refused
-from twophp.asgi.handshake import Handshake, NotRegistered
+from twophp.asgi.handshake import NOT_SETTLED, Handshake, NotRegistered
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import Management
 from twophp.asgi.messages import (
@@ -33,6 +34,7 @@ from twophp.asgi.messages import (
 )
 from twophp.asgi.observers import Observers, WantsMetrics
 from twophp.asgi.polling import READS, Polls, saying_committed, status_of
+from twophp.asgi.readiness import READY_PATH, TRY_INTERVAL_S, Readiness
 from twophp.asgi.server import Server
 from twophp.asgi.settings import (
     Options,
@@ -42,8 +44,9 @@ from twophp.asgi.settings import (
     method_names,
     store_url,
 )
-from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
+from twophp.core.errors import ConfigError, StoreError, StoreUnavailable, TwoPHPError, WireError
 from twophp.core.settings import knows_its_settings, several
+from twophp.engine.conditions import Conditions
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
 from twophp.engine.identify import Identify, anonymous
@@ -59,6 +62,8 @@ from twophp.wire.parse import MUTATIONS, asks_for_status, opted_in
 
 log: Final = logging.getLogger("twophp.server")
 
+_PROBES: Final = frozenset({"GET", "HEAD"})
+_OF_THE_DISK: Final = frozenset({"disk_full", "store_io_error"})
 MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
 
 P = ParamSpec("P")
@@ -143,7 +148,11 @@ class TwoPhaseMiddleware:
         self._has_stopped = False  # Until a lifespan starts again, requests do not.
         self._server: Server | None = None
         self._handshake: Handshake | None = None
-        self._lifespan = Lifespan(app, self.open, self.start, self.stop, self._close)
+        self._around: Scope | None = None  # The lifespan's, where the application puts what its handlers work with.
+        self._opening_later: asyncio.Task[None] | None = None
+        self._readiness = Readiness()
+        self._conditions = Conditions(log)
+        self._lifespan = Lifespan(app, self._open_around, self._start_or_later, self.stop, self._close)
         if self._settings.allow_insecure:
             log.warning("%s accepts two-phase requests without TLS (allow_insecure)", service)
         if self._settings.late_confirm_guard is None:
@@ -182,6 +191,9 @@ class TwoPhaseMiddleware:
             if self._management_token is not None and scope["path"].endswith(PULL_PATH):
                 await self._manage(self._management_token, scope, receive, send)
                 return
+            if scope["path"].endswith(READY_PATH) and scope["method"] in _PROBES:
+                await self._ready(scope, send)
+                return
         elif kind == "lifespan":
             await self._lifespan(scope, receive, send)
             return
@@ -202,7 +214,42 @@ class TwoPhaseMiddleware:
     async def stop(self) -> None:
         """Finish what was begun and close. Nothing new is begun from here on, unless somebody starts again."""
         self._has_stopped = True
+        if self._opening_later is not None:
+            self._opening_later.cancel()
+            self._opening_later = None
         await self._close()
+
+    async def _open_around(self, scope: Scope) -> None:
+        """Open before the application starts. A disk that takes nothing is no reason not to start it (ADR 30)."""
+        self._around = scope
+        try:
+            await self.open()
+        except StoreUnavailable as error:
+            if error.code not in _OF_THE_DISK:
+                raise
+            log.error("the ledger cannot be opened yet, so only plain requests are served: %s", error)  # noqa: TRY400
+
+    async def _start_or_later(self) -> None:
+        if self._server is not None:
+            self._server.start()
+        else:
+            self._opening_later = asyncio.create_task(self._open_later())
+
+    async def _open_later(self) -> None:
+        """Until it is open. A request that comes first opens it as well."""
+        while not self._has_stopped:
+            with suppress(TwoPHPError):
+                await self._first_request()
+                return
+            await asyncio.sleep(TRY_INTERVAL_S)
+
+    async def _ready(self, scope: Scope, send: Send) -> None:
+        try:
+            server = self._server or await self._first_request()
+            answer = await self._readiness.of(server.store)
+        except TwoPHPError as error:
+            answer = of_error(error)
+        await send_answer(send, answer, is_head=scope["method"] == "HEAD")
 
     async def _open(self) -> Server:
         if self._server is None:
@@ -213,6 +260,7 @@ class TwoPhaseMiddleware:
                 server = Server(
                     self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told
                 )
+                server.executions.around = self._around
                 self._handshake = Handshake(server)
             watched.watch(store.load)
             self._server = server
@@ -252,7 +300,7 @@ class TwoPhaseMiddleware:
         except TwoPHPError as error:
             answer = of_error(error)
             if answer.status >= INTERNAL_ERROR:
-                log.exception("a two-phase request failed")
+                self._log_failure(error)
             if error.code == "body_too_slow":
                 answer = closing(answer, scope)
         if answer is None:
@@ -273,6 +321,12 @@ class TwoPhaseMiddleware:
             await send_answer(send, found, is_head=scope["method"] == "HEAD")
             return
         await self.app(scope, receive, send if found is None else saying_committed(send, found))
+
+    def _log_failure(self, error: TwoPHPError) -> None:
+        if isinstance(error, StoreError):
+            self._conditions.known(logging.WARNING, "a two-phase request was refused", error=error)
+        elif error.code != NOT_SETTLED:  # Whoever settles has said so.
+            log.error("a two-phase request failed", exc_info=error)
 
     async def _manage(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
         """A pull by the central ledger: rows for whoever holds the management credential (draft §13.5)."""
@@ -324,7 +378,9 @@ class TwoPhaseMiddleware:
         except Disconnected:
             return
         except NotRegistered as error:
-            log.error("a plain request was served without being recorded: %s", error.__cause__)  # noqa: TRY400
+            cause = error.__cause__
+            assert isinstance(cause, TwoPHPError)
+            self._conditions.known(logging.ERROR, "a plain request was served without being recorded", error=cause)
             self._observers.unrecorded(endpoint.name)
             await self.app(scope, rewindable.again(), send)
             return

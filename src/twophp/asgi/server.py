@@ -25,8 +25,9 @@ from twophp.core.policy import Policy
 from twophp.core.records import Key
 from twophp.engine.bites import MOST_LEFT
 from twophp.engine.calling import AT_A_TIME, Caller
+from twophp.engine.conditions import Conditions, ids_of, named
 from twophp.engine.exchange import StoredResponse, encode
-from twophp.engine.execution import Answered, Executions, Settled, Work, ids_of
+from twophp.engine.execution import Answered, Executions, Settled, Work
 from twophp.engine.intents import Intents
 from twophp.engine.obligation_changes import Held
 from twophp.engine.obligation_retention import INTERVAL_S as RETENTION_INTERVAL_S
@@ -56,6 +57,7 @@ MOST_AT_ONCE: Final = 256
 CANCEL_S: Final = 1.0
 """How long something that is cancelled may take to notice."""
 HANDLER_FAILED: Final = _stored("handler_failed")
+CONSTRAINT_VIOLATED: Final = _stored("constraint_violated")
 INDETERMINATE: Final = _stored("outcome_indeterminate")
 
 
@@ -125,12 +127,14 @@ class Server:
             self.policy_of,
             name_resource=naming(settings.resource_id),
             failed=HANDLER_FAILED,
+            conflict=CONSTRAINT_VIOLATED,
             indeterminate=INDETERMINATE,
             takes_statements=store.takes_statements,
             max_result_bytes=settings.max_result_bytes,
             replay_wait_ms=settings.replay_wait_ms,
             obligations=self.obligations,
         )
+        self._conditions = Conditions(log)
         self.requests = UnderWay()
         self.recovering: dict[str, asyncio.Task[None]] = {}  # By server correlation id.
         self._ask = None if settings.reconcile is None else Caller(settings.reconcile, "twophp-reconcile", MOST_AT_ONCE)
@@ -228,7 +232,7 @@ class Server:
         key = intent.server_correlation_id
         if key in self.recovering:  # Whoever could not renew a lease is still at it; this one ends once more.
             return
-        log.warning("recovering an intent whose lease ran out", extra=ids_of(intent))
+        log.warning("recovering an intent whose lease ran out (%s)", named(intent), extra=ids_of(intent))
         task = asyncio.create_task(self._recovery(intent))
         self.recovering[key] = task
         task.add_done_callback(partial(self._recovered, intent))
@@ -237,9 +241,12 @@ class Server:
         del self.recovering[intent.server_correlation_id]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, StoreError):
-            log.warning("a recovery failed and will be made again: %s", error, extra=ids_of(intent))
+            self._conditions.known(
+                logging.WARNING, "a recovery failed and will be made again", error=error, intent=intent
+            )
         elif error is not None:
-            log.error("a recovery failed and will be made again", exc_info=error, extra=ids_of(intent))
+            message = "a recovery failed and will be made again (%s)"
+            log.error(message, named(intent), exc_info=error, extra=ids_of(intent))
 
     async def _recovery(self, intent: Intent) -> None:
         """Its lease is kept while it waits for its turn and for an answer. Cut off, it leaves the intent as it is."""
@@ -263,7 +270,8 @@ class Server:
             if found == "ASK_AGAIN":
                 return  # Its lease ends once more.
             if found == "COMMITTED" and await self.obligations.has_leaked(trace_id):
-                log.warning("an intent cannot be called committed: an obligation leaked", extra=ids_of(intent))
+                message = "an intent cannot be called committed: an obligation leaked (%s)"
+                log.warning(message, named(intent), extra=ids_of(intent))
             elif found == "COMMITTED":
                 name = resource_id or intent.server_correlation_id
                 settle = Settle(fence=intent.fence, succeeded=True, status=200, resource_id=name)
@@ -273,7 +281,8 @@ class Server:
         try:
             await self._settle_with(held, intent, settle, response, policy)
         except ObligationError as error:  # Done, says the business side, but not with all that belongs to it.
-            log.warning("an intent cannot be called committed: %s", error, extra=ids_of(intent))
+            message = "an intent cannot be called committed (%s): %s"
+            log.warning(message, named(intent), error, extra=ids_of(intent))
             failed = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status)
             await self._settle_with(held, intent, failed, INDETERMINATE, policy)
 
@@ -286,7 +295,7 @@ class Server:
                 offered = replace(intent, resource_id=intent.server_correlation_id)  # As the handler knows it (A-05).
                 return _understood(await ask.call(offered), intent)
         except Exception:
-            log.exception("reconcile failed", extra=ids_of(intent))
+            log.exception("reconcile failed (%s)", named(intent), extra=ids_of(intent))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -313,7 +322,7 @@ class Server:
             try:
                 await visit()
             except StoreError as error:
-                log.warning("a visit failed and will be made again: %s", error)
+                self._conditions.known(logging.WARNING, "a visit failed and will be made again", error=error)
             except Exception:
                 log.exception("a visit failed")
             try:

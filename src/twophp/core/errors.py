@@ -12,6 +12,7 @@
         StorePoisoned        an fsync failed; this handle never writes again
         SchemaMismatch       the database belongs to another version of twophp
         JournalBroken        the hash chain does not hold
+        ConstraintViolation  a rule of the database refuses these rows; nothing was written
       VaultError
         KeyMissing           sealed with a key that is not in the ring
         Tampered             authentication failed: the bytes or their row were changed
@@ -125,6 +126,12 @@ class JournalBroken(StoreError):
     """The journal's hash chain does not hold."""
 
     default_code = "journal_broken"
+
+
+class ConstraintViolation(StoreError):
+    """A rule of the database (a key, a CHECK, a foreign key, a trigger) refuses these rows; nothing was written."""
+
+    default_code = "constraint"
 
 
 class VaultError(TwoPHPError):

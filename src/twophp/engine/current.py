@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from twophp.core.errors import ConfigError, Refused
 from twophp.core.intent import Intent
+from twophp.engine.statements import refuse_reading
 from twophp.ports import Statement
 
 if TYPE_CHECKING:
     from twophp.engine.bound import BoundObligations
 
 Bind: TypeAlias = "Callable[[Intent], BoundObligations]"
+TryOut: TypeAlias = Callable[[Intent, tuple[Statement, ...]], Coroutine[Any, Any, None]]
+Trial: TypeAlias = tuple[asyncio.AbstractEventLoop, TryOut]
+"""The loop that a store belongs to, and what runs statements there and undoes them."""
 
 _binding: Final = threading.Lock()
 
@@ -24,18 +29,21 @@ class Transaction:
     """Business rows that become durable in the very commit that settles the intent: both, or neither.
 
     Statements are gathered while the handler thinks and run in order when the intent is settled, so a slow handler
-    holds no lock. They run against the service's own ledger database.
+    holds no lock. They run against the service's own ledger database. At the end of the block they are tried and
+    undone: what the database refuses is raised there, where the handler can answer it (``ConstraintViolation``).
     """
 
     def __init__(self) -> None:
         self.statements: list[Statement] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Add one statement, with its parameters by position."""
+        """Add one statement, with its parameters by position. A SELECT is refused: nobody could be given its rows."""
+        refuse_reading(sql)
         self.statements.append(Statement(sql=sql, rows=[_by_position(parameters)]))
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Add one statement, to be run for every row."""
+        refuse_reading(sql)
         self.statements.append(Statement(sql=sql, rows=[_by_position(row) for row in rows]))
 
 
@@ -59,7 +67,14 @@ class _Scope:
     async def __aexit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        self._running.left(self._transaction.statements, well=kind is None)
+        statements = self._transaction.statements
+        if kind is None:
+            try:
+                await self._running.try_out(statements)
+            except BaseException:
+                self._running.left(statements, well=False)
+                raise
+        self._running.left(statements, well=kind is None)
 
     def __enter__(self) -> Transaction:
         self._running.entered()
@@ -68,7 +83,14 @@ class _Scope:
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        self._running.left(self._transaction.statements, well=kind is None)
+        statements = self._transaction.statements
+        if kind is None:
+            try:
+                self._running.try_out_from_a_thread(statements)
+            except BaseException:
+                self._running.left(statements, well=False)
+                raise
+        self._running.left(statements, well=kind is None)
 
 
 class RunningIntent:
@@ -82,9 +104,16 @@ class RunningIntent:
     _is_closed = False
     _open_blocks = 0
     _all_left: Callable[[], object] | None = None  # Whom to tell when no block is open any more.
+    _is_fenced = False  # Another process has taken the intent over.
 
     def __init__(
-        self, intent: Intent, *, provisional_resource_id: str, takes_statements: bool, bind: Bind | None = None
+        self,
+        intent: Intent,
+        *,
+        provisional_resource_id: str,
+        takes_statements: bool,
+        bind: Bind | None = None,
+        trial: Trial | None = None,
     ) -> None:
         self.client_correlation_id = intent.client_correlation_id
         self.server_correlation_id = intent.server_correlation_id
@@ -95,6 +124,7 @@ class RunningIntent:
         self._takes_statements = takes_statements
         self._intent = intent
         self._bind = bind
+        self._trial = trial
 
     @property
     def obligations(self) -> BoundObligations:
@@ -129,14 +159,41 @@ class RunningIntent:
         if not self._takes_statements:
             message = "this store cannot run business statements in the settling commit; use SQLite"
             raise ConfigError(message, code="no_transactions")
+        self._refuse_if_fenced()
         return _Scope(self)
+
+    def fenced(self) -> None:
+        """Another process has taken the intent over: no row can be written with it any more."""
+        self._is_fenced = True
+
+    def _refuse_if_fenced(self) -> None:
+        if self._is_fenced:
+            raise Refused("another process has taken the intent over", code="intent_not_running")
 
     def entered(self) -> None:
         """A transaction's block has begun: the outcome waits for its rows."""
+        self._refuse_if_fenced()
         with _binding:
             if self._is_closed:
                 raise _too_late()
             self._open_blocks += 1
+
+    async def try_out(self, statements: Sequence[Statement]) -> None:
+        """Raise what would refuse these statements behind those of earlier blocks, or that the intent is another's."""
+        if self._trial is None or self._is_closed:  # ``left`` says that it is too late.
+            return
+        loop, tried = self._trial[0], self._trial[1](self._intent, (*self.statements, *statements))
+        if asyncio.get_running_loop() is loop:
+            await tried
+        else:  # A store belongs to one loop; whoever runs on another is brought there.
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(tried, loop))
+
+    def try_out_from_a_thread(self, statements: Sequence[Statement]) -> None:
+        """The same for a ``with`` in a thread. On the loop's own thread nothing can wait: the settlement will tell."""
+        if self._trial is None or self._is_closed or _is_running(self._trial[0]):
+            return
+        tried = self._trial[1](self._intent, (*self.statements, *statements))
+        asyncio.run_coroutine_threadsafe(tried, self._trial[0]).result()
 
     def left(self, statements: list[Statement], *, well: bool) -> None:
         """A transaction's block has ended. One that ends after the intent was settled says so: its rows are lost."""
@@ -160,6 +217,14 @@ class RunningIntent:
             raise ConfigError("a resource's id is a text or a number", code="bad_resource_id")
         self.resource_id = resource_id if isinstance(resource_id, str) else str(resource_id)
         return self
+
+
+def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this is the loop's own thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def _too_late() -> Refused:

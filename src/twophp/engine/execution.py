@@ -13,27 +13,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMap
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from twophp.core.errors import (
-    CommitUnknown,
-    KeyMissing,
-    Refused,
-    StoreError,
-    StorePoisoned,
-    StoreUnavailable,
-    Tampered,
-    TwoPHPError,
-)
+from twophp.core.errors import ConstraintViolation, KeyMissing, Refused, StoreError, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.obligation import ObligationError
 from twophp.core.outcome import has_succeeded
 from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision, Settle
 from twophp.core.policy import Policy
 from twophp.engine.bound import BoundObligations
+from twophp.engine.conditions import Conditions, ids_of, named
 from twophp.engine.current import RunningIntent, make_current
 from twophp.engine.exchange import (
     StoredRequest,
@@ -47,22 +39,18 @@ from twophp.engine.exchange import (
 from twophp.engine.intents import FIRST_FENCE, Intents, PolicyOf
 from twophp.engine.obligation_changes import Held, SettlingAll
 from twophp.engine.obligations import Obligations
+from twophp.engine.persistence import AWAY, Patience, Persistence
 from twophp.engine.recent import Recent
 from twophp.ports import Statement
 
 log: Final = logging.getLogger("twophp.execution")
-T = TypeVar("T")
 
-SHORT_PATIENCE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 1.0
 RENEWED_TOGETHER: Final = 512  # As many as a store writes in one batch: the next ones wait until these are durable.
 RECENT_BYTES: Final = 16 * 1024 * 1024
 OVERHEAD_BYTES: Final = 1_024  # What a small entry costs beside its body.
 FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
 
-AWAY: Final = (StoreUnavailable, CommitUnknown, StorePoisoned)  # It may be back at the next try.
-CLOSED: Final = "store_closed"  # It will not be back.
 _DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
 
 
@@ -80,10 +68,6 @@ class Settled(msgspec.Struct, gc=False):
     intent: Intent
     response: StoredResponse
     wording: Any = None  # What an edge makes of it, kept here so that every replay is spared the making.
-
-
-Patience: TypeAlias = Literal["endless", "usual", "short"]
-"""How long somebody waits for an outcome that is known and cannot be made durable yet (A-108)."""
 
 
 class Execution:
@@ -157,17 +141,20 @@ class Executions:
         *,
         name_resource: NameResource,
         failed: StoredResponse,
+        conflict: StoredResponse,
         indeterminate: StoredResponse,
         takes_statements: bool,
         max_result_bytes: int,
         replay_wait_ms: int | None = None,
         obligations: Obligations | None = None,
     ) -> None:
-        self._replay_wait_ms = replay_wait_ms
+        self._conditions = Conditions(log)
+        self._persistence = Persistence(self._conditions, policy_of, replay_wait_ms)
         self._intents = intents
         self._policy_of = policy_of
         self._name_resource = name_resource
         self._failed = failed
+        self._conflict = conflict
         self._indeterminate = indeterminate
         self._takes_statements = takes_statements
         self._max_result_bytes = max_result_bytes
@@ -182,15 +169,27 @@ class Executions:
     def begin(self, intent: Intent, handler: Handler) -> Execution:
         """Start processing, in a task that nobody else may cancel; the caller may wait for its outcome or leave."""
         provisional = intent.server_correlation_id  # A-05: a reader who knows nothing else can ask for it.
+        self._loop = asyncio.get_running_loop()
         running = RunningIntent(
-            intent, provisional_resource_id=provisional, takes_statements=self._takes_statements, bind=self._bind
+            intent,
+            provisional_resource_id=provisional,
+            takes_statements=self._takes_statements,
+            bind=self._bind,
+            trial=(self._loop, self._try_out),
         )
         execution = Execution(intent, running)
-        self._loop = asyncio.get_running_loop()
         execution.task = self._loop.create_task(self._execute(execution, handler))
         self._tasks.add(execution.task)
         self._running[intent.server_correlation_id] = execution
         return execution
+
+    async def _try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
+        """A store that is away says nothing about the statements: the handler waits, as its settlement would."""
+        attempt = partial(self._intents.try_out, intent, statements)
+        try:
+            await attempt()
+        except AWAY as error:
+            await self._persistence.go_on(error, intent, _nobody_waits, attempt)
 
     def see_to(self, work: Coroutine[Any, Any, None]) -> None:
         """Something that nobody waits for, and that is to come to its end all the same; a shutdown waits for it."""
@@ -238,8 +237,17 @@ class Executions:
             renewals = (self._intents.renew(intent, self._policy_of) for intent in some)
             told = await asyncio.gather(*renewals, return_exceptions=True)
             failed += [error for error in told if isinstance(error, BaseException)]
+            for intent, decision in zip(some, told, strict=True):
+                if isinstance(decision, Decision) and decision.code == FENCE_LOST:
+                    self._fenced(intent)
         if failed:
             raise failed[0]
+
+    def _fenced(self, intent: Intent) -> None:
+        """Another process has it by now: its handler can write no more rows with it, and is told so."""
+        execution = self._running.get(intent.server_correlation_id)
+        if execution is not None and execution.intent.fence == intent.fence:
+            execution.running.fenced()
 
     @contextmanager
     def kept_alive(self, intent: Intent) -> Iterator[None]:
@@ -310,8 +318,15 @@ class Executions:
             if request is not None:
                 try:
                     await handler(work, partial(self._answered, execution, work, copy_context()))
+                except StoreError as error:  # Its database is ours, and what can be wrong with that is known.
+                    where = intent.service_endpoint
+                    self._conditions.known(
+                        logging.WARNING, "the handler of %s failed", where, error=error, intent=intent
+                    )
+                    execution.raised = error
                 except (Exception, SystemExit) as error:  # An exit would end the event loop, with everybody on it.
-                    log.exception("the handler of %s failed", intent.service_endpoint, extra=ids_of(intent))
+                    where = intent.service_endpoint
+                    log.exception("the handler of %s failed (%s)", where, named(intent), extra=ids_of(intent))
                     execution.raised = error
                 execution.is_over = True
             if not execution.is_settling:
@@ -357,7 +372,8 @@ class Executions:
         if self._running.get(key) is execution:  # Not if somebody here has taken the intent over.
             del self._running[key]
         if isinstance(error, Exception):
-            log.error("an intent could not be settled and is left to recovery: %s", error)
+            told = (named(execution.intent), error)
+            log.error("an intent could not be settled and is left to recovery (%s): %s", *told)
         execution.ended(settled, error)
 
     async def _stored_request(self, intent: Intent) -> StoredRequest | None:
@@ -366,7 +382,8 @@ class Executions:
             payload = await self._intents.payload(intent)
         except (KeyMissing, Tampered) as error:
             where = intent.service_endpoint
-            log.error("a request to %s cannot be opened and does not run: %s", where, error, extra=ids_of(intent))  # noqa: TRY400
+            message = "a request to %s cannot be opened and does not run (%s): %s"
+            log.error(message, where, named(intent), error, extra=ids_of(intent))  # noqa: TRY400
             return None
         return None if payload is None else decode_request(payload)
 
@@ -376,7 +393,8 @@ class Executions:
         held = () if bound is None else await self._held(execution, bound)
         try:
             if work.running.is_broken and has_succeeded(response.status):
-                log.warning("the business rows of %s were given up after its answer", intent.service_endpoint)
+                message = "the business rows of %s were given up after its answer (%s)"
+                log.warning(message, intent.service_endpoint, named(intent), extra=ids_of(intent))
                 response = self._failed
             return await self._write(execution, work, response, held)
         except AWAY:
@@ -385,24 +403,29 @@ class Executions:
             if not work.running.statements:
                 raise
             # The business rows were refused, and with them the commit: nothing happened, and that is the outcome.
-            log.warning("the business statements of %s were refused: %s", intent.service_endpoint, error)
+            message = "the business statements of %s were refused (%s): %s"
+            log.warning(message, intent.service_endpoint, named(intent), error, extra=ids_of(intent))
             work.running.statements.clear()
-            return await self._write(execution, work, self._failed, held)
+            # They passed at the end of their block, so a constraint means that others were quicker.
+            response = self._conflict if isinstance(error, ConstraintViolation) else self._failed
+            return await self._write(execution, work, response, held)
         except ObligationError as error:  # It came too late for one of them, or somebody has rolled it back: as above.
-            log.warning("an obligation of %s cannot be committed: %s", intent.service_endpoint, error)
+            message = "an obligation of %s cannot be committed (%s): %s"
+            log.warning(message, intent.service_endpoint, named(intent), error, extra=ids_of(intent))
             return await self._write(execution, work, self._failed, held)
         except TwoPHPError:
             raise
         except Exception:
             # Something the handler said cannot be written, and never will be: recovery would only meet it again.
-            log.exception("the outcome of %s cannot be written", intent.service_endpoint, extra=ids_of(intent))
+            where = intent.service_endpoint
+            log.exception("the outcome of %s cannot be written (%s)", where, named(intent), extra=ids_of(intent))
             return await self._write(execution, work, self._failed, held)
 
     async def _held(self, execution: Execution, bound: BoundObligations) -> Held:
         try:
             return await bound.close()
         except AWAY as error:
-            return await self._persistently(error, execution, bound.close)
+            return await self._persistence.go_on(error, execution.intent, execution.late, bound.close)
 
     async def _write(self, execution: Execution, work: Work, response: StoredResponse, held: Held) -> Settled:
         intent, succeeded = work.intent, has_succeeded(response.status)
@@ -419,7 +442,7 @@ class Executions:
         try:
             decision = await attempt()
         except AWAY as error:
-            decision = await self._persistently(error, execution, attempt)
+            decision = await self._persistence.go_on(error, intent, execution.late, attempt)
         assert decision.intent is not None
         code = decision.code
         if code in _DECIDED:  # Somebody took over, or it was us, before we stumbled: what is written is true (A-34).
@@ -448,35 +471,6 @@ class Executions:
         assert self._obligations is not None
         return await self._obligations.together(held, intent.server_correlation_id, succeeded=succeeded)
 
-    async def _persistently(
-        self, error: StoreError, execution: Execution, attempt: Callable[[], Coroutine[Any, Any, T]]
-    ) -> T:
-        """A-108: what has run is not given up. It is tried until it is durable or the fence says that it is another's.
-
-        Whoever waits for the answer is told that it is not durable yet when the patience is over; the trying goes on.
-        Only a store that was closed for good ends it: then the process ends, and recovery finds the intent (A-34).
-        """
-        seconds = asyncio.get_running_loop().time
-        began, pause_s, usual_s = seconds(), FIRST_LOOK_S, self._usual_patience_s(execution.intent)
-        while error.code != CLOSED:
-            log.warning("settling will be tried again: %s", error)
-            waited_s = seconds() - began
-            if waited_s >= SHORT_PATIENCE_S:
-                execution.late(error, "short")
-            if waited_s >= usual_s:
-                execution.late(error, "usual")
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            try:
-                return await attempt()
-            except AWAY as still:
-                error = still
-        raise error
-
-    def _usual_patience_s(self, intent: Intent) -> float:
-        wait_ms = self._replay_wait_ms
-        return (self._policy_of(intent).processing_timeout_ms if wait_ms is None else wait_ms) / 1_000
-
 
 def _reference(said: object, intent: Intent) -> str | None:
     """What a handler calls its own transaction, as a text. One that cannot be stored must not cost the outcome."""
@@ -484,16 +478,13 @@ def _reference(said: object, intent: Intent) -> str | None:
         return str(said)
     if said is None or (isinstance(said, str) and said.isprintable()):  # Half a character is not printable.
         return said
-    log.warning("a transaction_reference is a printable text: it is left out", extra=ids_of(intent))
+    message = "a transaction_reference is a printable text: it is left out (%s)"
+    log.warning(message, named(intent), extra=ids_of(intent))
     return None
 
 
+def _nobody_waits(_error: StoreError, _patience: Patience) -> None:
+    """The handler is still at it."""
+
+
 _NO_REQUEST: Final = StoredRequest("", "", b"", b"", (), b"")
-
-
-def ids_of(intent: Intent) -> dict[str, str]:
-    """Both correlation ids, for every log line about an intent."""
-    return {
-        "client_correlation_id": intent.client_correlation_id,
-        "server_correlation_id": intent.server_correlation_id,
-    }

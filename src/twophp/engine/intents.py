@@ -15,7 +15,15 @@ import msgspec
 from msgspec.structs import replace
 
 from twophp.core.entry import Writer, server_entry
-from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, Tampered, TwoPHPError
+from twophp.core.errors import (
+    CommitUnknown,
+    Refused,
+    StoreError,
+    StorePoisoned,
+    StoreUnavailable,
+    Tampered,
+    TwoPHPError,
+)
 from twophp.core.identity import Bound, intent_seal_context, seal_context
 from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair, by_server_id
 from twophp.core.machine import Goto, Refuse, Replay
@@ -167,6 +175,22 @@ class Intents:
         """The heartbeat of whoever executes the intent."""
         key = key_of(intent)
         return self._decide(_Wish(self, key, Renew(fence=intent.fence), policy), (key,))
+
+    async def try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
+        """Run the statements as the settlement would, and undo them. Raises what would refuse them.
+
+        Raises Refused if the intent is not, or no longer, executed under this fence.
+        """
+        key = key_of(intent)
+
+        def decide(records: Records) -> Change:
+            found: Intent | None = records.get(key)
+            if found is None or found.phase is not Phase.PROCESSING or found.fence != intent.fence:
+                message = "the intent is not, or no longer, executed here; no business row can be written with it"
+                raise Refused(message, code="intent_not_running")
+            return Change(answer=None, trial=statements)
+
+        await transacted(self._store, (key,), decide)
 
     async def look(self, client_correlation_id: str, server_correlation_id: str) -> Intent | None:
         """The intent as it is, without changing anything."""

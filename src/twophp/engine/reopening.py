@@ -20,3 +20,11 @@ async def transacted(store: Store, keys: Sequence[Key], decide: Decide, admissio
     except StorePoisoned:
         await store.reopen()
         return await store.transact(keys, decide, admission)
+
+
+async def proved(store: Store) -> None:
+    """See ``Store.prove``. A store that has stopped is opened anew, which proves it as well."""
+    try:
+        await store.prove()
+    except StorePoisoned:
+        await store.reopen()

@@ -124,6 +124,8 @@ class MemoryStore:
         with self._lock:
             self._now = now = max(self._clock(), self._now)  # A-29
             change = decide(View(keys, self._found, now))
+            if change.trial:
+                raise StoreError("the memory store runs no SQL", code="no_sql")
             if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:
                 self._apply(change, keys)
             return change.answer
@@ -377,6 +379,9 @@ class MemoryStore:
         with self._lock:
             found = {slot.id: slot.record for slot in self._found.values() if isinstance(slot.record, type_)}
             return [found[id_] for id_ in sorted(found)]
+
+    async def prove(self) -> None:
+        """See ``Store.prove``. Memory has no disk that could be full."""
 
     async def reopen(self) -> None:
         """See ``Store.reopen``. Nothing here can be unknown."""

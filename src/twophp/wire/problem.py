@@ -59,6 +59,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     # No Phase-State: nothing was registered. The connection is of no more use, so the answer says that it closes.
     "body_too_slow": Kind(408, "The body arrived too slowly."),
     "still_processing": Kind(409, "The intent is still being processed.", Phase.PROCESSING),  # T2
+    "constraint_violated": Kind(409, "The business rows break a constraint of the database.", Phase.FAILED),
     "body_too_large": Kind(413, "The body is too large."),
     "fingerprint_mismatch": Kind(422, "The correlation id was used for another request."),
     "invalid_request": Kind(422, "The request was refused before it was registered."),

@@ -8,18 +8,19 @@ touched is written once, as it is in the end; its history is written line by lin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import apsw
 import msgspec
 from msgspec.structs import astuple
 
-from twophp.core.errors import RecordTampered, StoreError
+from twophp.core.errors import ConstraintViolation, RecordTampered, StoreError, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.records import JournalEvent, Key, Sealed
 from twophp.ports import Change, Clock, Decide, Part, Purge, Put, Statement, Synced
 from twophp.stores.journal import hash_line
+from twophp.stores.sqlite.connection import is_outside_fault, translate
 from twophp.stores.sqlite.known import Head, Known, Slot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row
@@ -108,6 +109,7 @@ class Batch:
         self._read(jobs)
         view = View((), self._slots, self.now)
         outcomes: list[Outcome] = []
+        trials: dict[int, tuple[Statement, ...]] = {}
         for keys, decide, _done in jobs:
             if self._refused and (failure := self._refusal(keys)) is not None:
                 outcomes.append(failure)
@@ -118,11 +120,54 @@ class Batch:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
                 outcomes.append(Failure(error))
                 continue
+            if change.trial:
+                trials[len(outcomes)] = change.trial
             outcomes.append(change.answer)
             if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:
                 self._apply(change)
         if self.changed:
             self._write()
+        for place, statements in trials.items():  # After the others' rows, which they would meet.
+            if (refused := self._tried(statements)) is not None:
+                outcomes[place] = refused
+        return outcomes
+
+    def _tried(self, statements: Sequence[Statement]) -> Failure | None:
+        """Run them and undo them; what refuses them is this caller's alone, unless it has ended the transaction."""
+        failure: Failure | None = None
+        self._execute(sql("begin_trial"))
+        try:
+            self._run_extra(statements)
+        except Exception as error:
+            if is_outside_fault(error) or not self._connection.in_transaction:
+                raise
+            failure = Failure(translate(error) if isinstance(error, apsw.Error) else _not_writable(error))
+        self._execute(sql("undo_trial"))
+        self._execute(sql("end_trial"))
+        return failure
+
+    def look(self, jobs: Sequence[Job], refuse: Callable[[], Failure], *, must_be_there: bool) -> list[Outcome]:
+        """Decide every job by itself on what is there, and write nothing: whoever would change something is refused.
+
+        With ``must_be_there`` so is whoever finds no record.
+        """
+        self._read(jobs)
+        view = View((), self._slots, self.now)
+        outcomes: list[Outcome] = []
+        for keys, decide, _done in jobs:
+            if self._refused and (failure := self._refusal(keys)) is not None:
+                outcomes.append(failure)
+                continue
+            view.keys = keys
+            if must_be_there and all(view.get(key) is None for key in keys):
+                outcomes.append(refuse())
+                continue
+            try:
+                change = decide(view)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
+                outcomes.append(Failure(error))
+                continue
+            outcomes.append(refuse() if _writes(change) else change.answer)
         return outcomes
 
     def flushed(self) -> None:
@@ -257,27 +302,27 @@ class Batch:
                 if statement in _UPDATES and self._count_changes() - before != len(rows):
                     raise StoreError("what is not there cannot change", code="bad_change")
         if self._statements:
-            self._run_extra()
+            self._run_extra(self._statements)
         self._execute(_WRITE_HEAD, self._head())
         self._frees, self._takes, self._lines = defaultdict(list), defaultdict(list), []  # Not kept over the COMMIT.
 
     def _head(self) -> Head:
         return Head(self._seq, self._hash, self.now, self._next_id)
 
-    def _run_extra(self) -> None:
+    def _run_extra(self, statements: Sequence[Statement]) -> None:
         """What others wrote shares our transaction, so it may not end it: half a batch would be durable.
 
         Nor may it leave a reference open until COMMIT, where the whole batch would fail for it.
         """
         self._connection.authorizer = _keeps_the_transaction
         try:
-            for extra in self._statements:
+            for extra in statements:
                 for _row in self._executemany(extra.sql, extra.rows):
                     pass  # Nobody wants it (RETURNING), but only then it goes on with the next.
         finally:
             self._connection.authorizer = None
         if self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
-            raise StoreError("the statements leave a foreign key without its row", code="constraint")
+            raise ConstraintViolation("the statements leave a foreign key without its row")
 
     def _collect(self) -> None:
         """The rows to write. A record that was dropped again still leaves its ledger row as it was put last."""
@@ -304,6 +349,16 @@ class Batch:
                 self._frees[_DESTROY_SEAL].append((id_, part))
             else:
                 self._takes[_KEEP_SEAL].append((id_, part, sealed))
+
+
+def _writes(change: Change) -> bool:
+    return bool(change.puts or change.drops or change.journal or change.statements or change.synced or change.purges)
+
+
+def _not_writable(error: Exception) -> TwoPHPError:
+    if isinstance(error, TwoPHPError):
+        return error
+    return StoreError(f"the change cannot be written: {error!r}", code="bad_change")
 
 
 def _marks(arrived: Iterable[Synced]) -> list[Statement]:

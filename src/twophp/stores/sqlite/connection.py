@@ -12,7 +12,14 @@ from typing import Final
 import apsw
 import msgspec
 
-from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable, TwoPHPError
+from twophp.core.errors import (
+    ConfigError,
+    ConstraintViolation,
+    SchemaMismatch,
+    StoreError,
+    StoreUnavailable,
+    TwoPHPError,
+)
 from twophp.stores.clock import pause
 from twophp.stores.sqlite.one_library import connect
 from twophp.stores.sqlite.sql import migrations, sql
@@ -46,13 +53,16 @@ _FSYNC_FAILURES: Final = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_D
 _ERRORS: Final[tuple[tuple[type[apsw.Error], type[TwoPHPError], str, str], ...]] = (
     (apsw.FullError, StoreUnavailable, "disk_full", "the disk is full"),
     (apsw.BusyError, StoreUnavailable, "store_busy", "another process holds the database"),
+    (apsw.LockedError, StoreUnavailable, "store_busy", "another connection holds the database"),
+    (apsw.ProtocolError, StoreUnavailable, "store_busy", "another process holds the database"),
     (apsw.IOError, StoreUnavailable, "store_io_error", "the disk failed"),
+    (apsw.NoMemError, StoreUnavailable, "store_no_memory", "there is no memory"),
     (apsw.ReadOnlyError, StoreUnavailable, "store_read_only", "the database cannot be written"),
     (apsw.CantOpenError, StoreUnavailable, "store_cannot_open", "the database cannot be opened"),
     (apsw.ConnectionClosedError, StoreUnavailable, "store_closed", "the store is closed"),
     (apsw.NotADBError, SchemaMismatch, "not_a_database", "the file is not a database"),
     (apsw.CorruptError, StoreError, "store_corrupt", "the database is damaged"),
-    (apsw.ConstraintError, StoreError, "constraint", "the change breaks a constraint"),
+    (apsw.ConstraintError, ConstraintViolation, "constraint", "the change breaks a constraint"),
     (
         apsw.AuthError,
         StoreError,
@@ -139,6 +149,19 @@ def _make_private(path: str) -> None:
         os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
 
 
+def roll_back(connection: apsw.Connection) -> None:
+    """Undo what is open. Trouble with that must not hide the trouble that led here, and the next use meets it again."""
+    with suppress(apsw.Error):
+        if connection.in_transaction:  # After some errors SQLite has rolled back by itself.
+            connection.execute(sql("rollback"))
+
+
+def let_go(connection: apsw.Connection) -> None:
+    """Close it. Trouble of its last checkpoint changes nothing: all of it is in the log, for whoever opens it next."""
+    with suppress(apsw.Error):
+        connection.close()
+
+
 @contextmanager
 def _given_up_on_failure(connection: apsw.Connection) -> Iterator[None]:
     """Close the connection, which undoes what it has begun, and let out nothing but errors of ours."""
@@ -146,10 +169,10 @@ def _given_up_on_failure(connection: apsw.Connection) -> Iterator[None]:
         yield
     except apsw.Error as error:
         path = connection.filename
-        connection.close()
+        let_go(connection)
         raise translate(error, path) from error
     except TwoPHPError:
-        connection.close()
+        let_go(connection)
         raise
 
 
@@ -194,6 +217,22 @@ def migrate(connection: apsw.Connection, path: str, schema: Schema = LEDGER) -> 
         connection.execute(sql("commit"))
 
 
+def open_without_room(path: str, schema: Schema = LEDGER) -> apsw.Connection:
+    """A connection to a database of this version's schema on a disk that takes nothing more, for what is in it.
+
+    What stands in its log is made durable in place, as ``migrate`` does, so what is read may be told. What is not there
+    may still turn up, until something was written.
+    """
+    connection = open_connection(path, must_exist=True, schema=schema)
+    with _given_up_on_failure(connection):
+        connection.execute(sql("begin"))
+        _harden_log(connection)
+        if _refuse_foreign(connection, path, schema) != migrations(schema.package)[-1][0]:
+            raise StoreUnavailable(f"{path}: there is no room to migrate it", code="disk_full")
+        roll_back(connection)
+    return connection
+
+
 def _harden_log(connection: apsw.Connection) -> None:
     """Write the log once more as it is, and sync it. To be called inside the write transaction: nobody else writes.
 
@@ -221,7 +260,7 @@ def _refuse_foreign_at_once(connection: apsw.Connection, path: str, schema: Sche
     try:
         _refuse_foreign(connection, path, schema)
     finally:
-        connection.execute(sql("rollback"))
+        roll_back(connection)
 
 
 def _refuse_foreign(connection: apsw.Connection, path: str, schema: Schema) -> int:

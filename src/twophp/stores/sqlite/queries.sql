@@ -19,6 +19,15 @@ ROLLBACK TO one;
 -- name: release_savepoint
 RELEASE one;
 
+-- name: begin_trial
+SAVEPOINT trial;
+
+-- name: undo_trial
+ROLLBACK TO trial;
+
+-- name: end_trial
+RELEASE trial;
+
 -- name: read_head
 SELECT seq, hash, at, next_id FROM head;
 

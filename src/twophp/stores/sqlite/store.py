@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import apsw
@@ -29,7 +30,7 @@ from twophp.ports import (
     Tally,
 )
 from twophp.stores.clock import system_clock
-from twophp.stores.sqlite.connection import migrate, open_connection, translate
+from twophp.stores.sqlite.connection import let_go, migrate, open_connection, open_without_room, translate
 from twophp.stores.sqlite.questions import asked, obligations_asked
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
@@ -39,7 +40,10 @@ from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+log: Final = logging.getLogger("twophp.store")
 
+DISK_FULL: Final = "disk_full"
+PROOF: Final = Statement(sql=sql("prove_durable"), rows=[()])
 RESTAMPED_AT_A_TIME: Final = 500
 
 
@@ -67,18 +71,42 @@ class SQLiteStore:
 
     def _open(self, *, must_exist: bool = False) -> None:
         """All of it or nothing."""
-        with ExitStack() as undo:
-            connection = undo.enter_context(closing(open_connection(self.path, must_exist=must_exist)))
-            migrate(connection, self.path)
-            path = connection.filename  # From the root on: the process may change its folder.
-            # Point reads are quicker than a hop to a thread; questions may take long and get a thread of their own.
-            reads = undo.enter_context(closing(open_connection(path, read_only=True)))
-            questions = undo.enter_context(closing(open_connection(path, read_only=True)))
-            writer = Writer(connection, self._clock, capacity=self._capacity, batch_limit=self._batch_limit)
-            undo.pop_all()
+        try:
+            with ExitStack() as undo:
+                connection, proved = self._connected(must_exist=must_exist)
+                undo.callback(let_go, connection)
+                path = connection.filename  # From the root on: the process may change its folder.
+                # Point reads are quicker than a hop to a thread; questions may take long and get a thread of their own.
+                reads = open_connection(path, read_only=True)
+                undo.callback(let_go, reads)
+                questions = open_connection(path, read_only=True)
+                undo.callback(let_go, questions)
+                writer = self._writer_of(connection, proved=proved)
+                undo.pop_all()
+        except apsw.Error as error:
+            raise translate(error, self.path) from error
         self.path, self._connection, self._reads, self._questions = path, connection, reads, questions
         self._writer = writer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-read")
+
+    def _connected(self, *, must_exist: bool) -> tuple[apsw.Connection, bool]:
+        """A connection, and whether it was proved that a write reaches the disk.
+
+        A full disk at the first opening is no reason not to answer from what is there (ADR 30). Opening anew is another
+        matter: it has to tell for good what a commit of unknown outcome became.
+        """
+        connection = open_connection(self.path, must_exist=must_exist)
+        try:
+            migrate(connection, self.path)
+        except StoreUnavailable as error:
+            if must_exist or error.code != DISK_FULL:
+                raise
+            log.warning("%s: opened to be read; changes are refused until there is room on the disk", self.path)
+            return open_without_room(self.path), False
+        return connection, True
+
+    def _writer_of(self, connection: apsw.Connection, *, proved: bool) -> Writer:
+        return Writer(connection, self._clock, capacity=self._capacity, batch_limit=self._batch_limit, is_proved=proved)
 
     async def __aenter__(self) -> Self:
         return self
@@ -153,8 +181,15 @@ class SQLiteStore:
 
     async def kept(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
-        await self._execute(Statement(sql=sql("keep_meta"), rows=[(name, value)]))
-        return str(self._read(sql("read_meta"), (name,))[0][0])
+        found = self._read(sql("read_meta"), (name,))
+        if not found:
+            await self._execute(Statement(sql=sql("keep_meta"), rows=[(name, value)]))
+            found = self._read(sql("read_meta"), (name,))  # Somebody else may have been quicker.
+        return str(found[0][0])
+
+    async def prove(self) -> None:
+        """See ``Store.prove``."""
+        await self._execute(PROOF)
 
     async def restamp(self, issued: str) -> None:
         """See ``Store.restamp``: the rows a bounded number at a time, the setting with its line last."""
@@ -195,7 +230,7 @@ class SQLiteStore:
         await self._writer.close()
         self._thread.shutdown()
         for connection in (self._reads, self._questions, self._connection):
-            connection.close()
+            let_go(connection)
 
     async def _execute(self, statement: Statement, admission: Admission = "accepted") -> None:
         """Bookkeeping that no decision depends on, in the same queue as everything else."""

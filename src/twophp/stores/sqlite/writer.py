@@ -25,7 +25,7 @@ from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUn
 from twophp.ports import Load
 from twophp.stores.clock import steady_seconds
 from twophp.stores.sqlite.batch import Batch, Failure, Job, Outcome
-from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, translate
+from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, roll_back, translate
 from twophp.stores.sqlite.known import Known, read_head
 from twophp.stores.sqlite.queue import Queue
 from twophp.stores.sqlite.sql import sql
@@ -55,8 +55,12 @@ class Writer:
         capacity: int,
         batch_limit: int,
         seconds: Callable[[], float] = steady_seconds,
+        is_proved: bool = True,
     ) -> None:
-        """``seconds`` measures what the background takes; nobody can set it back."""
+        """``seconds`` measures what the background takes; nobody can set it back.
+
+        ``is_proved``: something was written since the database was opened.
+        """
         self._connection = connection
         self._clock = clock
         self._seconds = seconds
@@ -66,6 +70,7 @@ class Writer:
         self._drain: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
         self._poison: StorePoisoned | None = None
+        self._is_proved = is_proved
         self._log_pages = 0
         self._latest_batch = self._batches = self._changes = 0
         self._commit_took_s = 0.0
@@ -181,20 +186,37 @@ class Writer:
                     raise
                 await self._begin_again()
                 changed, outcomes = await self._run_one_by_one(jobs)
+            if not self._is_proved:
+                self._connection.execute(sql("prove_durable"))
+                changed = True
             if changed:
                 await self._commit()
+                self._is_proved = True
                 if batch is not None:
                     batch.flushed()
             else:
                 self._connection.execute(sql("rollback"))
         except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
             self._undo(error)
-            return [Failure(_for_a_caller(error)) for _job in jobs]
+            return self._look(jobs, error) if isinstance(error, apsw.FullError) else _failures(jobs, error)
         except BaseException as error:
             self._undo(error)  # Whoever stops the process may be talked out of it, and then goes on from here.
             _tell(jobs, [Failure(CommitUnknown("the writer was interrupted")) for _job in jobs])
             raise
         return outcomes
+
+    def _look(self, jobs: list[Job], error: Exception) -> list[Outcome]:
+        """The disk is full: whoever changes nothing is answered from what is durable, the others hear of it."""
+        try:
+            self._connection.execute(sql("begin_reading"))
+            return Batch(self._connection, self._clock, self._known).look(
+                jobs, lambda: Failure(_for_a_caller(error)), must_be_there=not self._is_proved
+            )
+        except apsw.Error as worse:
+            return _failures(jobs, worse)
+        finally:
+            roll_back(self._connection)
+            self._known.forget()  # What was read outside of a write transaction may be out of date by the next.
 
     async def _begin(self) -> None:
         """Take the write lock: at once if it is free, else wait for it off the loop."""
@@ -317,6 +339,10 @@ class Writer:
     def _count_log_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
         return apsw.SQLITE_OK
+
+
+def _failures(jobs: list[Job], error: Exception) -> list[Outcome]:
+    return [Failure(_for_a_caller(error)) for _job in jobs]
 
 
 def _tell(jobs: list[Job], outcomes: list[Outcome]) -> None:
