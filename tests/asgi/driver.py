@@ -82,6 +82,7 @@ class Exchange:
         if truncated:
             self._hung_up.set()
         self.sent: list[Message] = []
+        self.is_answered = asyncio.Event()
         self.read = 0
 
     async def receive(self) -> Message:
@@ -93,6 +94,8 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         self.sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.is_answered.set()
 
     def hang_up(self) -> None:
         self._hung_up.set()
@@ -211,6 +214,8 @@ class Service:
     middleware: TwoPhaseMiddleware
     clock: Clock
     headers: dict[str, str] = field(default_factory=dict)
+    handlers_go_on: bool = False  # After they have answered; no request waits for that.
+    calls: set[asyncio.Task[None]] = field(default_factory=set)  # Those that were answered and have not returned.
 
     @property
     def server(self) -> Server:
@@ -218,8 +223,19 @@ class Service:
         return self.middleware._server
 
     async def send(self, scope: Scope, body: bytes | tuple[bytes, ...] = b"") -> Reply:
+        """One request, until the call returns; or until it is answered, where a handler goes on after that."""
         exchange = Exchange(body)
-        await self.app(scope, exchange.receive, exchange.send)
+        if not self.handlers_go_on:
+            await self.app(scope, exchange.receive, exchange.send)
+            return exchange.reply()
+        call = asyncio.ensure_future(self.app(scope, exchange.receive, exchange.send))
+        answered = asyncio.ensure_future(exchange.is_answered.wait())
+        await asyncio.wait([call, answered], return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
+        if call.done():
+            call.result()
+        else:
+            self.calls.add(call)
         return exchange.reply()
 
     async def request(
@@ -311,8 +327,10 @@ async def serving(
         app or orders, service="shop", store=store, policies=policies, clock=clock, **settings
     )
     outermost = middleware if around is None else around(middleware)
+    service = Service(outermost, orders, middleware, clock, dict(headers))
     try:
-        yield Service(outermost, orders, middleware, clock, dict(headers))
+        yield service
     finally:
         orders.may_go_on.set()
         await middleware.stop()
+        await asyncio.gather(*service.calls)

@@ -83,6 +83,7 @@ async def test_the_outcome_waits_for_the_last_open_block_and_for_nothing_after_i
         await app.may_go_on.wait()
 
     async with shopping(tmp_path, outlasting) as service:
+        service.handlers_go_on = True
         registered = await service.register()
         confirm = asyncio.create_task(service.confirm(registered))
         await service.orders.entered.wait()
@@ -103,6 +104,7 @@ async def test_a_block_that_ends_badly_after_the_answer_leaves_neither_rows_nor_
         await app.may_go_on.wait()
 
     async with shopping(tmp_path, gives_up) as service:
+        service.handlers_go_on = True
         _registered, done = await service.both("c-1")
         assert (done.status, done.get(STATE), rows(tmp_path)) == (500, "FAILED", 0)
         _registered, refused = await service.both("c-2", body=b"invalid")
@@ -150,6 +152,7 @@ async def test_no_block_begins_once_the_answer_is_being_settled(tmp_path: Path) 
         app.entered.set()
 
     async with shopping(tmp_path, late) as service:
+        service.handlers_go_on = True
         _registered, done = await service.both()
         assert done.get(STATE) == "COMMITTED"
         service.orders.may_go_on.set()

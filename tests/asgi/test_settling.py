@@ -125,6 +125,7 @@ async def test_what_cannot_be_written_fails_once_and_for_good(goes_on: bool, tmp
             await app.may_go_on.wait()
 
     async with shopping(tmp_path, erring) as service:
+        service.handlers_go_on = True
         registered, failed = await service.both()
         assert (failed.status, failed.get(STATE), failed.get(MESSAGE)) == (500, "FAILED", "Processing failed.")
         assert await service.confirm(registered) == failed

@@ -85,6 +85,7 @@ async def answers_and_goes_on(app: Orders, _seen: Seen, send: Send) -> None:
 async def test_what_a_handler_does_after_its_answer_is_waited_for(store: str) -> None:
     orders = Orders(behave=answers_and_goes_on)
     async with serving(orders, store=store) as service:
+        service.handlers_go_on = True
         _registered, done = await service.both()
         assert (done.status, done.get(STATE)) == (200, "COMMITTED")
         asyncio.get_running_loop().call_later(0.1, orders.may_go_on.set)
@@ -97,6 +98,7 @@ async def test_what_a_handler_does_after_its_answer_is_not_waited_for_without_en
 ) -> None:
     orders = Orders(behave=answers_and_goes_on)
     async with serving(orders, drain_timeout_s=0.05) as service:
+        service.handlers_go_on = True
         await service.both()
         async with asyncio.timeout(PATIENCE_S):
             await service.middleware.stop()

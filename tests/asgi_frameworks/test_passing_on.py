@@ -186,9 +186,17 @@ async def returns_at_lifespan(_scope: Any, _receive: Any, _send: Any) -> None:
 
 
 @pytest.mark.req("P-11-a")
-@pytest.mark.parametrize("app", [raises_at_lifespan, returns_at_lifespan])
-def test_an_application_without_lifespan_is_served_all_the_same(app: Any, tmp_path: Path) -> None:
-    assert lived(app, tmp_path, []) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+def test_a_lifespan_that_returns_without_a_word_is_served_all_the_same(tmp_path: Path) -> None:
+    assert lived(returns_at_lifespan, tmp_path, []) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.req("P-11-a")
+def test_a_lifespan_that_raises_before_it_receives_is_the_servers_to_judge(tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(ValueError, match="only http"):
+        lived(raises_at_lifespan, tmp_path, told)
+    assert told == []
+    assert not (tmp_path / "orders.db-wal").exists()
 
 
 @pytest.mark.req("P-11-a")

@@ -35,7 +35,7 @@ STATUSES = {
     422: {"fingerprint_mismatch", "invalid_request", "mode_mismatch"},
     428: {"two_phase_required"},
     429: {"quota_exceeded"},
-    500: {"internal", "outcome_indeterminate", "handler_failed", "not_settled", "record_tampered"},
+    500: {"internal", "needs_asyncio", "outcome_indeterminate", "handler_failed", "not_settled", "record_tampered"},
     503: {"store_unavailable", "store_overloaded", "commit_unknown", "store_poisoned"},
 }
 

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from twophp.asgi import answers
-from twophp.asgi.messages import Answer, Receive, Scope, read_body, route_path, seen_path
+from twophp.asgi.messages import Answer, Disconnected, Receive, Scope, read_body, route_path, seen_path
 from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.prevalidation import prevalidated
 from twophp.asgi.redirects import follows
@@ -150,6 +150,8 @@ class Handshake:
                 asked, head, principal, scope, body, endpoint.policy, is_plain=True
             )
             decision = await registering
+        except Disconnected:  # Half a body is no request to register; the application may care.
+            raise NotRegistered from WireError("the client left before the end of its request", code="body_broken_off")
         except TwoPHPError as error:
             raise NotRegistered from error
         self._keep_at_hand(request, decision)
@@ -445,9 +447,9 @@ class Handshake:
             settled = await execution.outcome("usual")
         except StoreError as error:
             raise _not_settled() from error
-        if intent.mode is _TRANSPARENT and execution.raised is not None:
+        if intent.mode is _TRANSPARENT and execution.said is None and execution.raised is not None:
             raise execution.raised  # To a client that changed nothing, as it always was: its server's to answer.
-        return self._final(settled)
+        return replace(self._final(settled), run=execution)
 
     async def _run_plain(self, intent: Intent, scope: Scope) -> Answer:
         """A plain request, recorded. If its outcome cannot be, that is our trouble and not the caller's (A-37)."""
@@ -463,11 +465,12 @@ class Handshake:
                 logging.ERROR, "the outcome of a plain request is not recorded yet", error=error, intent=intent
             )
             settled = None
-        if execution.raised is not None:
+        if execution.said is None and execution.raised is not None:
             raise execution.raised
         response = execution.said if settled is None else settled.response
         assert response is not None
-        return answers.as_it_is(response)  # Not what was said, if the business rows were refused.
+        # Not what was said, if the business rows were refused.
+        return replace(answers.as_it_is(response), run=execution)
 
 
 def _not_settled() -> Refused:

@@ -5,6 +5,8 @@ What runs handlers by itself, the recovery of a crash, waits until the applicati
 opens.
 After a shutdown nothing is begun any more. A lifespan that ends without one, because the application's own has failed,
 is another matter: some servers serve on, and then the next request starts us again.
+What the application's lifespan raises goes to the server, whenever it is raised. ASGI reads it as "no lifespan
+support" and goes on; uvicorn with ``--lifespan on`` and test clients stop the start. That is theirs to decide.
 An application without lifespan support, or a server that sends no lifespan events, is served as well: then the first
 request starts us, and the end of the process is a crash we are built to survive.
 A disk that is full or fails keeps nobody from plain requests: the application starts, and we open when we can.
@@ -87,13 +89,7 @@ class _Inner:
             raise
 
     async def _both(self) -> None:
-        try:
-            await self._app(self._scope, self._receive, self._send)
-        except Exception:
-            if self._first is None:  # It knows lifespans, and its own failed: the server is told what it would be told.
-                raise
-            await self._without_the_application()
-            return
+        await self._app(self._scope, self._receive, self._send)
         if not self._answered.is_set():
             await self._without_the_application()
 
@@ -121,7 +117,7 @@ class _Inner:
         await (self._stop if self._is_shutdown else self._close)()
 
     async def _without_the_application(self) -> None:
-        """The application knows no lifespan (the specification lets it raise); ours goes on alone."""
+        """The application returned without an answer: it knows no lifespan, and ours goes on alone."""
         if not self._started:
             await self._start()
             await self._send_on({"type": "lifespan.startup.complete"})

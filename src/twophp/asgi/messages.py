@@ -11,6 +11,7 @@ import msgspec
 
 from twophp.core.errors import WireError
 from twophp.core.records import Instant
+from twophp.engine.execution import Execution
 from twophp.engine.requests import Head, Headers, tls_facts
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -25,12 +26,16 @@ LONGEST_LENGTH: Final = 18  # Digits of a Content-Length that is worth reading a
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A complete response. One that is ``framed`` says itself how long it is, or leaves it to the server."""
+    """A complete response. One that is ``framed`` says itself how long it is, or leaves it to the server.
+
+    ``run`` is the execution that made it, for the request that waited for it: the application may not have returned.
+    """
 
     status: int
     headers: Sequence[tuple[bytes, bytes]] = ()
     body: bytes = b""
     framed: bool = False
+    run: Execution | None = None
 
 
 class Disconnected(Exception):

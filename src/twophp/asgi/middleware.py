@@ -35,6 +35,7 @@ from twophp.asgi.messages import (
 from twophp.asgi.observers import Observers, WantsMetrics
 from twophp.asgi.polling import READS, Polls, saying_committed, status_of
 from twophp.asgi.readiness import READY_PATH, TRY_INTERVAL_S, Readiness
+from twophp.asgi.replay import Unanswered
 from twophp.asgi.server import Server
 from twophp.asgi.settings import (
     Options,
@@ -45,8 +46,10 @@ from twophp.asgi.settings import (
     store_url,
 )
 from twophp.core.errors import ConfigError, StoreError, StoreUnavailable, TwoPHPError, WireError
+from twophp.core.intent import Mode
 from twophp.core.settings import knows_its_settings, several
 from twophp.engine.conditions import Conditions
+from twophp.engine.current import take_over
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
 from twophp.engine.identify import Identify, anonymous
@@ -65,6 +68,7 @@ log: Final = logging.getLogger("twophp.server")
 _PROBES: Final = frozenset({"GET", "HEAD"})
 _OF_THE_DISK: Final = frozenset({"disk_full", "store_io_error"})
 MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
+NEEDS_ASYNCIO: Final = "two-phase requests need asyncio: run the server with its asyncio worker, not with trio"
 
 P = ParamSpec("P")
 AnyApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -83,6 +87,20 @@ def _saying_why_not(make: Callable[P, None]) -> Callable[P, None]:
             raise
 
     return making
+
+
+def _runs_asyncio() -> bool:
+    """Whether this is called under asyncio, which the store and the executions need. Trio is another event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _check_loop() -> None:
+    if not _runs_asyncio():
+        raise ConfigError(NEEDS_ASYNCIO, code="needs_asyncio")
 
 
 class _LockOfLoop:
@@ -194,10 +212,17 @@ class TwoPhaseMiddleware:
             if scope["path"].endswith(READY_PATH) and scope["method"] in _PROBES:
                 await self._ready(scope, send)
                 return
-        elif kind == "lifespan":
+        elif kind == "lifespan" and not self._fails_open():
             await self._lifespan(scope, receive, send)
             return
         await self.app(scope, receive, send)
+
+    def _fails_open(self) -> bool:
+        """Whether the application starts without us (A-37): its plain requests are to be served, recorded or not."""
+        if _runs_asyncio() or not any(endpoint.policy.transparent for endpoint in self._settings.endpoints):
+            return False
+        log.error("%s: %s; plain requests are served without being recorded", self._settings.service, NEEDS_ASYNCIO)
+        return True
 
     async def start(self) -> Server:
         """Open and begin to work. Called when the application has started."""
@@ -207,6 +232,7 @@ class TwoPhaseMiddleware:
 
     async def open(self) -> Server:
         """Open what the service needs, once, also after a stop. An application's own lifespan may use it already."""
+        _check_loop()
         async with self._starting():
             self._has_stopped = False
             return await self._open()
@@ -239,13 +265,13 @@ class TwoPhaseMiddleware:
         """Until it is open. A request that comes first opens it as well."""
         while not self._has_stopped:
             with suppress(TwoPHPError):
-                await self._first_request()
+                await self._running()
                 return
             await asyncio.sleep(TRY_INTERVAL_S)
 
     async def _ready(self, scope: Scope, send: Send) -> None:
         try:
-            server = self._server or await self._first_request()
+            server = await self._running()
             answer = await self._readiness.of(server.store)
         except TwoPHPError as error:
             answer = of_error(error)
@@ -273,8 +299,11 @@ class TwoPhaseMiddleware:
                 self._observers.watch(None)
                 await server.stop()
 
-    async def _first_request(self) -> Server:
+    async def _running(self) -> Server:
         """Without a lifespan the first request starts us. One after a stop must not: nobody would stop us again."""
+        _check_loop()
+        if self._server is not None:
+            return self._server
         self._refuse_after_stop()  # At once: the lock is held until everything has ended.
         async with self._starting():
             self._refuse_after_stop()
@@ -288,14 +317,14 @@ class TwoPhaseMiddleware:
 
     async def _two_phase(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            server = self._server or await self._first_request()
+            server = await self._running()
             handshake = self._handshake
             assert handshake is not None
             with server.requests:
                 head = head_of(scope, server.store.now())
                 answering = handshake.answer(head, scope, receive)
                 answer = None if answering is None else await answering
-        except Disconnected:
+        except (Disconnected, Unanswered):
             return
         except TwoPHPError as error:
             answer = of_error(error)
@@ -306,12 +335,12 @@ class TwoPhaseMiddleware:
         if answer is None:
             await self.app(scope, receive, send)
         else:
-            await send_answer(send, answer, is_head=scope["method"] == "HEAD")
+            await _say(answer, send, is_head=scope["method"] == "HEAD")
 
     async def _polled(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A read without the opt-in that may be about an intent; what is not about one is the application's."""
         try:
-            server = self._server or await self._first_request()
+            server = await self._running()
             with server.requests:
                 found = await status_of(server, head_of(scope, server.store.now()), scope)
         except TwoPHPError as error:
@@ -331,7 +360,7 @@ class TwoPhaseMiddleware:
     async def _manage(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
         """A pull by the central ledger: rows for whoever holds the management credential (draft §13.5)."""
         try:
-            server = self._server or await self._first_request()
+            server = await self._running()
             head = head_of(scope, server.store.now())
             if not self._settings.allow_insecure and effective_scheme(head, self._settings.proxies) != "https":
                 raise WireError("a pull needs TLS", code="tls_required")
@@ -361,7 +390,7 @@ class TwoPhaseMiddleware:
 
     async def _opened(self) -> tuple[Server, Handshake]:
         try:
-            server = self._server or await self._first_request()
+            server = await self._running()
         except TwoPHPError as error:
             raise NotRegistered from error
         assert self._handshake is not None
@@ -375,8 +404,8 @@ class TwoPhaseMiddleware:
             with server.requests:
                 head = head_of(scope, server.store.now())
                 answer = await handshake.transparent(endpoint, head, scope, rewindable)
-        except Disconnected:
-            return
+        except Unanswered:
+            return  # What becomes of a request that nobody answers is the server's to say.
         except NotRegistered as error:
             cause = error.__cause__
             assert isinstance(cause, TwoPHPError)
@@ -384,7 +413,25 @@ class TwoPhaseMiddleware:
             self._observers.unrecorded(endpoint.name)
             await self.app(scope, rewindable.again(), send)
             return
-        await send_answer(send, answer)
+        await _say(answer, send)
+
+
+async def _say(answer: Answer, send: Send, *, is_head: bool = False) -> None:
+    """Answer, and return when the application has returned.
+
+    Servers, test clients and the middleware around us take the end of the call for the end of its background tasks.
+    """
+    run = answer.run
+    if run is None:
+        await send_answer(send, answer, is_head=is_head)
+        return
+    take_over(run.context)
+    await send_answer(send, answer, is_head=is_head)
+    if not run.is_over:
+        await asyncio.wait([run.task])  # To cancel this ends the waiting and not the work (A-107).
+    take_over(run.context)
+    if run.raised is not None and run.said is not None and run.intent.mode is Mode.TRANSPARENT:
+        raise run.raised  # After its answer, to the server, as it would without us.
 
 
 def _what_is_left(identify: Identify) -> str:

@@ -107,13 +107,17 @@ def bare_scope(work: Work, around: Scope) -> Scope:
     return replayed_scope(live, work, frozenset())
 
 
+class Unanswered(RuntimeError):
+    """The application returned without a complete answer."""
+
+
 class Replay:
     """One run of the application. The answer counts when it is complete; background tasks may take their time."""
 
     _status = 0
     _headers: RawHeaders = ()
     _is_complete = False
-    _is_over = False
+    _is_over = False  # The answer is complete, or the application has returned.
     _over: asyncio.Event | None = None
 
     def __init__(self, app: App, scope: Scope, body: bytes, answered: Answered) -> None:
@@ -124,42 +128,47 @@ class Replay:
         self._chunks: list[bytes] = []
 
     async def run(self) -> None:
-        """Until the application returns. Raises what it raises before its answer is complete."""
+        """Until the application returns. Raises what it raises, before its answer is complete or after."""
         try:
             await self._app(self._scope, self._receive, self._send)
-        except (Exception, SystemExit):
-            if not self._is_complete:
-                raise
-            log.exception("the application raised beside its answer, which is complete: %d", self._status)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             log.warning("the application let a cancellation escape that was not meant for it")
         finally:
-            self._is_over = True
-            if self._over is not None:
-                self._over.set()
+            self._end()
         if not self._is_complete:
-            raise RuntimeError("the application ended without a complete answer")
+            raise Unanswered("the application ended without a complete answer")
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._over is not None:
+            self._over.set()
 
     async def _receive(self) -> Message:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        if not self._is_over:  # Whoever listens for a disconnect hears of none: nobody hangs up on an intent.
+        if not self._is_over:  # A client that hangs up does not end an intent (A-107), so its handler hears of none.
             self._over = self._over or asyncio.Event()
             await self._over.wait()
-        return {"type": "http.disconnect"}
+        return {"type": "http.disconnect"}  # ASGI: also what a server says once the answer is complete.
 
     async def _send(self, message: Message) -> None:
+        """Take one message of the answer. One out of turn is refused, as servers do: it would change what was said."""
         if message["type"] == "http.response.start":
+            if self._status:
+                raise RuntimeError("the application started its answer a second time")
             self._status = message["status"]
             self._headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
-        elif message["type"] == "http.response.body" and not self._is_complete:
-            if not self._status:  # As servers do: an answer without a status says nothing about success.
+        elif message["type"] == "http.response.body":
+            if not self._status:
                 raise RuntimeError("the application sent a body before the start of its answer")
+            if self._is_complete:
+                raise RuntimeError("the application sent a body after the end of its answer")
             self._chunks.append(message.get("body", b""))
             if not message.get("more_body", False):
                 self._is_complete = True
+                self._end()
                 self._answered(StoredResponse(self._status, self._headers, b"".join(self._chunks)))

@@ -48,7 +48,12 @@ class Conditions:
             line = f"{line} ({named(intent)})"
             extra = ids_of(intent)
         key = message, error.code
-        said, loop = self._open.get(key), asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # Under trio there is no timer to sum it up, so every one is said.
+            self._log.log(level, "%s", line, extra=extra)
+            return
+        said = self._open.get(key)
         if said is not None and said.loop is loop:
             said.count, said.line = said.count + 1, line
             return

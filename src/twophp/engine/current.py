@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -231,6 +231,7 @@ def _too_late() -> Refused:
     return Refused("the intent is settled; no business row can be written with it", code="intent_not_running")
 
 
+_UNSET: Final = object()
 _current: Final[ContextVar[RunningIntent | None]] = ContextVar("twophp_current_intent", default=None)
 
 
@@ -242,6 +243,13 @@ def current_intent() -> RunningIntent | None:
 def make_current(running: RunningIntent) -> None:
     """Make ``running`` the current intent for the rest of this task."""
     _current.set(running)
+
+
+def take_over(context: Context) -> None:
+    """Set here the variables that a handler has set in a task of its own, as if it had run here; not the intent."""
+    for variable, value in context.items():
+        if variable is not _current and variable.get(_UNSET) is not value:
+            variable.set(value)
 
 
 class executing:  # noqa: N801 - used as a statement: ``with executing(running):``

@@ -74,7 +74,7 @@ class Execution:
     """One intent being executed. Whoever wants to know how it ends waits here, and may leave at any time."""
 
     said: StoredResponse | None = None  # What the handler answered, whatever becomes of it.
-    raised: Exception | SystemExit | None = None  # What it raised instead.
+    raised: Exception | SystemExit | None = None  # What it raised, instead or afterwards.
     is_over = False  # The handler has returned, which it may do long after it has answered.
     is_settling = False  # Its answer is being settled beside it.
     task: asyncio.Task[None]
@@ -84,6 +84,7 @@ class Execution:
     def __init__(self, intent: Intent, running: RunningIntent) -> None:
         self.intent = intent
         self.running = running
+        self.context = copy_context()  # The context variables it runs with.
         self._waiting: dict[asyncio.Future[Settled], Patience] = {}
 
     def outcome(self, patience: Patience = "endless") -> asyncio.Future[Settled]:
@@ -178,8 +179,9 @@ class Executions:
             trial=(self._loop, self._try_out),
         )
         execution = Execution(intent, running)
-        execution.task = self._loop.create_task(self._execute(execution, handler))
+        execution.task = self._loop.create_task(self._execute(execution, handler), context=execution.context)
         self._tasks.add(execution.task)
+        execution.task.add_done_callback(self._tasks.discard)
         self._running[intent.server_correlation_id] = execution
         return execution
 
@@ -325,8 +327,9 @@ class Executions:
                     )
                     execution.raised = error
                 except (Exception, SystemExit) as error:  # An exit would end the event loop, with everybody on it.
-                    where = intent.service_endpoint
-                    log.exception("the handler of %s failed (%s)", where, named(intent), extra=ids_of(intent))
+                    what = "failed" if execution.said is None else "raised after its answer was complete"
+                    where = f"{intent.service_endpoint} {what}"
+                    log.exception("the handler of %s (%s)", where, named(intent), extra=ids_of(intent))
                     execution.raised = error
                 execution.is_over = True
             if not execution.is_settling:
@@ -338,8 +341,6 @@ class Executions:
                 self._end(execution, None, error)
             if not isinstance(error, Exception):
                 raise
-        finally:
-            self._tasks.discard(execution.task)
 
     def _answered(self, execution: Execution, work: Work, context: Context, response: StoredResponse) -> None:
         """Most handlers are over as soon as they have answered; one that goes on is settled beside it."""

@@ -67,6 +67,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "two_phase_required": Kind(428, "This endpoint takes two-phase requests only: send DTT-2PHP-Enabled: true."),
     "quota_exceeded": Kind(429, "Too many open intents."),
     "internal": Kind(500, "Internal error."),
+    "needs_asyncio": Kind(500, "The server is set up wrongly and cannot register; nothing was registered."),
     "outcome_indeterminate": Kind(500, "Outcome indeterminate.", Phase.FAILED),  # A-34, its exact words
     "record_tampered": Kind(500, "The stored intent was changed; nothing acts on it. Ask its operator."),
     "not_settled": Kind(500, "The outcome is not durable yet; ask again with the same ids.", Phase.PROCESSING),
