@@ -265,7 +265,7 @@ def test_a_row_goes_when_the_central_ledger_has_had_it_for_long_enough(
 
 @pytest.mark.req("A-42", "A-83", "A-49")
 @pytest.mark.parametrize(
-    ("days", "phase", "code"), [(0, Phase.TTL_EXPIRED, None), (2, Phase.WAITING_CONFIRM, "forgotten")]
+    ("days", "phase", "code"), [(0, Phase.TTL_EXPIRED, "unknown_intent"), (2, Phase.WAITING_CONFIRM, "forgotten")]
 )
 def test_that_nothing_is_there_is_believed_only_while_a_server_must_remember(
     days: int, phase: Phase, code: str | None, tmp_path: Path

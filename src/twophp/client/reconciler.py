@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from twophp.client.exchange import Around, Asked, Effect, Outcome, Read, Record, Unseal
+from twophp.client.exchange import Around, Asked, Effect, Outcome, Read, Record, Reply, Unseal
 from twophp.client.flow import Conversation
 from twophp.client.options import CallOptions
 from twophp.client.outgoing import unsealed_request
 from twophp.core.call import OPEN, Call, Stage
 from twophp.core.call_machine import Attend, Decision, Release
-from twophp.core.errors import PhaseError, TwoPHPError
+from twophp.core.errors import Advice, PhaseError, TwoPHPError
+from twophp.wire import response
+from twophp.wire.response import INDETERMINATE
 from twophp.wire.targets import target_of
 
 log: Final = logging.getLogger("twophp.client")
@@ -30,30 +32,47 @@ NOT_ASKED: Final = "not_asked"
 PAGE: Final = 64
 MOST: Final = 10_000
 
+ReconciledOutcome: TypeAlias = Literal["committed", "failed", "indeterminate", "expired", "open"]
+
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many calls were looked at, and how many of them have come to their outcome."""
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """What the reconciler found out about one call. Still open if ``code`` says why."""
+    """What became of one call.
+
+    ``phase`` is what its row says by now, and ``outcome`` what that means. It is ``failed`` only if the server knows
+    that it failed, ``expired`` if the server says that it was not confirmed in time, ``open`` while it will be asked
+    about again. A call that has ended, and nobody can say whether its effects happened, is ``indeterminate``. ``code``
+    says why, unless it was committed or its handler refused it; ``advice`` says what may be done.
+    """
 
     client_correlation_id: str
     server_correlation_id: str
     service_endpoint: str
     phase: str
+    outcome: ReconciledOutcome
+    advice: Advice
     code: str | None = None
+    status: int | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether it will be asked about again."""
-        return self.phase in OPEN
+        return self.outcome == "open"
 
 
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run did."""
+    """What one run did: the calls that have ended, and those that will be asked about again."""
 
     settled: tuple[Resolved, ...] = ()
     left: tuple[Resolved, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many calls had each outcome; every outcome is there."""
+        found = [call.outcome for call in (*self.settled, *self.left)]
+        return {outcome: found.count(outcome) for outcome in get_args(ReconciledOutcome)}
 
 
 def asking_once(around: Around) -> Around:
@@ -77,7 +96,7 @@ def reconciling(client_correlation_id: str, around: Around) -> Generator[Effect,
         ids = {"client_correlation_id": client_correlation_id, "server_correlation_id": call.server_correlation_id}
         log.warning("a call could not be asked about (%s): %r", code, error, extra=ids)
         yield Record(client_correlation_id=client_correlation_id, command=Release(fence=call.fence, error=code))
-        return _resolved(call, code)
+        return _resolved(call, code, Advice.WAIT)
 
 
 def _finding_out(call: Call, around: Around) -> Generator[Effect, Any, Resolved]:
@@ -86,11 +105,12 @@ def _finding_out(call: Call, around: Around) -> Generator[Effect, Any, Resolved]
     try:
         outcome: Outcome = yield from conversation.after_restart(call)
     except PhaseError as error:
-        code: str | None = error.code
-    else:
-        code = None
-        yield Read(reply=outcome.reply)
-    return _resolved(conversation.call or call, code)
+        return _resolved(conversation.call or call, error.code, error.advice)
+    yield Read(reply=outcome.reply)
+    found = conversation.call or call
+    # Without a row there is only the answer: a server may tell its outcome and never its id (draft §5.5.7).
+    phase = found.stage.value if conversation.call is not None else outcome.info["phase"] or found.stage.value
+    return _ended(found, phase, outcome.reply)
 
 
 def _as_asked(call: Call, around: Around) -> Generator[Effect, Any, Asked]:
@@ -105,13 +125,35 @@ def _as_asked(call: Call, around: Around) -> Generator[Effect, Any, Asked]:
     return msgspec.structs.replace(unsealed_request(sealed, around.settings), options=options)
 
 
-def _resolved(call: Call, code: str | None) -> Resolved:
+def _ended(call: Call, phase: str, reply: Reply) -> Resolved:
+    """By the server's own answer."""
+    if phase in OPEN:
+        return _resolved(call, "bad_answer", Advice.WAIT)
+    code = response.failure_code(reply.headers) if phase == Stage.FAILED else None
+    is_known = code != INDETERMINATE
+    ended: ReconciledOutcome = "committed" if phase == Stage.COMMITTED else "failed" if is_known else "indeterminate"
+    advice = Advice.DONE if is_known else Advice.CHECK
+    return _told(call, phase=phase, outcome=ended, advice=advice, code=code, status=reply.status)
+
+
+def _resolved(call: Call, code: str, advice: Advice) -> Resolved:
+    """Without an answer, by what is recorded; an end that the server contradicts is not certain."""
+    outcome: ReconciledOutcome = "indeterminate"
+    if call.stage in OPEN:
+        outcome = "open"
+    elif call.stage is Stage.TTL_EXPIRED:
+        outcome = "expired"
+    elif advice is Advice.DONE:
+        outcome = "committed" if call.stage is Stage.COMMITTED else "failed"
+    return _told(call, phase=call.stage.value, outcome=outcome, advice=advice, code=code)
+
+
+def _told(call: Call, **found: Any) -> Resolved:
     return Resolved(
         client_correlation_id=call.client_correlation_id,
         server_correlation_id=call.server_correlation_id,
         service_endpoint=call.service_endpoint,
-        phase=call.stage.value,
-        code=code if call.stage in OPEN else None,
+        **found,
     )
 
 

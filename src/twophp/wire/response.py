@@ -29,6 +29,7 @@ To the first confirm they are its outcome. To a repeated one they are not: the f
 expired, before the server forgot, or while it is still at work.
 """
 
+INDETERMINATE: Final = "outcome_indeterminate"
 _CODES: Final = {kind.title.encode("ascii"): code for code, kind in PROBLEMS.items()}
 _LONGEST_DATE: Final = 64
 
@@ -76,6 +77,15 @@ def refusal(headers: RawHeaders) -> str | None:
     if content_type.strip().lower() != CONTENT_TYPE[1]:
         return None
     return _CODES.get(field(headers, fields.MESSAGE.key) or b"")
+
+
+def failure_code(headers: RawHeaders) -> str | None:
+    """The code of a failure that twophp tells; None if the handler's own answer says it all.
+
+    The words of A-34 count in any form: to take an indeterminate outcome for a failure would be worse.
+    """
+    message = field(headers, fields.MESSAGE.key) or b""
+    return INDETERMINATE if _CODES.get(message) == INDETERMINATE else refusal(headers)
 
 
 @lru_cache(maxsize=64)  # A server says the same for a second.
