@@ -112,3 +112,9 @@ def is_full(config: pytest.Config) -> bool:
     """Whether this run takes every test there is: nothing named, filtered or left out."""
     narrowing = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "collectonly")
     return config.args_source is config.ArgsSource.TESTPATHS and not any(map(config.getoption, narrowing))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Every async test runs on asyncio, which is what we need; what becomes of us under trio has tests of its own."""
+    return "asyncio"
