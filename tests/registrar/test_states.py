@@ -58,7 +58,7 @@ def test_the_run_belongs_to_the_effect_unless_the_database_is_strict(tmp_path: P
         with pytest.raises(ConfigError, match="without run_id") as caught:
             Registrar(strict.url, strict_effect_identity=False)
         assert caught.value.code == "other_effect_identity"
-        with Registrar(strict.url) as adopting:
+        with Registrar(strict.url, clock=strict.clock) as adopting:
             again = strict.asks(logical_request_key="lrk-3", run_id="run-3")
             assert adopting.register(again).code == "REPLAY_DUPLICATE"
 
