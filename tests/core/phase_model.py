@@ -61,6 +61,7 @@ class Call:
     runs: int = 0
     server_id: str = ""
     status: int | None = None
+    indeterminate: bool = False
 
     @property
     def deadline(self) -> int:
@@ -146,6 +147,7 @@ class Call:
         if self.phase != "PROCESSING":
             return SAME if self.phase == wanted else "already_settled"
         self.phase, self.ended_at, self.lease_until, self.status = wanted, now, None, command.status
+        self.indeterminate = command.indeterminate
         return GO
 
     def _renew(self, now: int) -> str:
@@ -263,6 +265,7 @@ def check_like(found: Intent, call: Call) -> None:
     assert (found.has_payload, found.due_at) == (call.payload_kept, call.due_at)
     assert found.settled_at == call.ended_at
     assert found.lease_until == call.lease_until
+    assert found.indeterminate is call.indeterminate
 
 
 def check_steps(before: Intent | None, decision: Decision) -> None:

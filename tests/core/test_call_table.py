@@ -102,6 +102,24 @@ def test_there_is_no_way_back_but_the_one_that_reuse_implies() -> None:
     assert "ABANDONED" not in {stage.value for stage in Stage}
 
 
+@pytest.mark.req("A-34", "A-49")
+@pytest.mark.parametrize("before", [SENT, WAITING, PROCESSING, FAILED, EXPIRED], ids=lambda call: call.stage.value)
+def test_what_is_indeterminate_is_noted_whenever_it_is_told(before: Call) -> None:
+    lost = told(Phase.FAILED, status=500, indeterminate=True, at=T0 + 5)
+    decision = decide(before, lost, T0 + 7)
+    assert decision.call is not None
+    row = client_entry(decision.call, WRITER)
+    assert (row.phase, row.indeterminate, broken_rules(row)) == (Phase.FAILED, True, [])
+    assert [(step.event, step.after) for step in decision.steps] == [("indeterminate", "FAILED")]
+    assert decision.call.row_version == before.row_version + 1
+    assert call_facts(replace(decision.call, indeterminate=False)) != decision.steps[0].detail
+    assert decide(decision.call, lost, T0 + 8).verdict == Replay()
+    assert decide(decision.call, told(Phase.FAILED), T0 + 8).verdict == Replay(), "nor is it unsaid"
+    assert decide(COMMITTED, lost, T0).code == CONTRADICTION
+    if before is FAILED:
+        assert (decision.call.settled_at, decision.call.due_at) == (FAILED.settled_at, FAILED.due_at)
+
+
 @pytest.mark.req("P-5.2.3-a", "P-5.2.3-b", "A-56")
 def test_the_answer_to_phase_one_makes_the_call_and_its_row() -> None:
     decision = decide(None, FIRST, T0 + 5)

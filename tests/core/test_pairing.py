@@ -99,6 +99,44 @@ def test_what_was_sent_must_be_what_was_received_where_both_say() -> None:
     assert verdict(mine, server_row()) == ("PAIRED", "", False)
 
 
+@pytest.mark.req("A-34", "A-49")
+@pytest.mark.parametrize(
+    ("client", "server", "indeterminate"),
+    [
+        ({"phase": Phase.FAILED, "indeterminate": True}, {"phase": Phase.FAILED, "indeterminate": True}, True),
+        ({"phase": Phase.FAILED}, {"phase": Phase.FAILED, "indeterminate": True}, True),  # An older client.
+        ({"phase": Phase.FAILED, "indeterminate": True}, {"phase": Phase.FAILED}, True),  # An older server.
+        ({"phase": Phase.PROCESSING}, {"phase": Phase.FAILED, "indeterminate": True}, True),  # It has not heard yet.
+        ({"phase": Phase.WAITING_CONFIRM}, {"phase": Phase.FAILED, "indeterminate": True}, True),
+        ({"phase": Phase.FAILED}, {"phase": Phase.FAILED}, False),
+        ({"phase": Phase.PROCESSING}, {"phase": Phase.PROCESSING}, False),
+    ],
+)
+def test_a_call_is_indeterminate_if_either_side_says_so(
+    client: dict[str, Any], server: dict[str, Any], indeterminate: bool
+) -> None:
+    (pair,) = pair_up([client_row(**client), server_row(**server)])
+    assert (pair.verdict, pair.indeterminate) == (Verdict.PAIRED, indeterminate)
+
+
+@pytest.mark.req("A-34")
+def test_one_side_alone_says_it_too_and_a_server_that_committed_knows_better() -> None:
+    lost: dict[str, Any] = {"phase": Phase.FAILED, "indeterminate": True}
+    for rows in ([client_row(**lost)], [server_row(**lost)], [server_row(**lost, mode=Mode.TRANSPARENT)]):
+        assert pair_up(rows)[0].indeterminate is True
+    (pair,) = pair_up([client_row(**lost), server_row(phase=Phase.COMMITTED)])
+    assert (pair.verdict, pair.reason, pair.indeterminate) == (Verdict.CONFLICT, Reason.PHASE_CONTRADICTS, False)
+
+
+@pytest.mark.req("A-34", "A-57")
+def test_a_copy_that_dropped_the_field_is_not_an_altered_one() -> None:
+    own = server_row(phase=Phase.FAILED, indeterminate=True)
+    copy = replace(own, indeterminate=False, sync_timestamp=T0)
+    for rows in ((own, copy), (copy, own)):
+        (pair,) = pair_up(rows)
+        assert (pair.verdict, pair.rivals, pair.indeterminate) == (Verdict.SERVER_ONLY, (), True)
+
+
 @pytest.mark.req("A-57")
 def test_one_row_may_come_in_several_versions_and_the_newest_counts() -> None:
     old, new = server_row(phase=Phase.WAITING_CONFIRM), server_row(version=3)

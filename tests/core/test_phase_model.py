@@ -74,8 +74,11 @@ class Choices:
         fence = (call.fence if call else 1) + self.pick(FENCES)
         if self.pick((True, False, False)):
             return Renew(fence=fence)
-        succeeded = self.pick((True, False))
-        return Settle(fence=fence, succeeded=succeeded, status=200 if succeeded else self.pick((307, 500)))
+        outcome = self.pick(("COMMITTED", "COMMITTED", "FAILED", "indeterminate"))
+        succeeded = outcome == "COMMITTED"
+        indeterminate = outcome == "indeterminate"
+        status = 200 if succeeded else 500 if indeterminate else self.pick((307, 500))
+        return Settle(fence=fence, succeeded=succeeded, status=status, indeterminate=indeterminate)
 
     def command(self, name: str) -> Command:
         kind = self.pick(("register", "confirm", "confirm", "worker", "worker", "attend", "attend"))

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from tests.core.intents import (
     ABANDONED,
@@ -30,9 +31,9 @@ from tests.core.intents import (
     waiting,
 )
 from twophp.core import phase
-from twophp.core.intent import Intent, Mode, Phase, by_logical_key, by_pair
+from twophp.core.intent import Intent, Mode, Phase, by_logical_key, by_pair, outcome_facts
 from twophp.core.machine import Goto, Ignore, Never, Refuse, Replay, missing_cells
-from twophp.core.phase import TABLE, Attend, Renew, Signal, decide
+from twophp.core.phase import TABLE, Attend, Renew, Settle, Signal, decide
 from twophp.core.policy import Policy
 
 Find: TypeAlias = Callable[[Policy], Intent]
@@ -349,6 +350,19 @@ def test_the_holder_settles(succeeded: bool, last: Phase) -> None:
     assert (intent.phase, intent.settled_at, intent.owner, intent.lease_until) == (last, T0 + 9, None, None)
     assert decide(intent, settle(succeeded=succeeded), T0 + 10, REJECT).verdict == Replay()
     assert decide(intent, settle(succeeded=not succeeded), T0 + 10, REJECT).code == phase.ALREADY_SETTLED
+
+
+@pytest.mark.req("A-34")
+def test_the_holder_may_say_that_nobody_knows() -> None:
+    lost = Settle(fence=1, succeeded=False, status=500, indeterminate=True)
+    decision = decide(processing(), lost, T0 + 9, REJECT)
+    intent = after(decision)
+    assert (intent.phase, intent.indeterminate, decision.steps[0].event) == (Phase.FAILED, True, "indeterminate")
+    edited = replace(intent, indeterminate=False)
+    assert outcome_facts(edited) != outcome_facts(intent) == decision.steps[0].detail
+    assert decide(intent, lost, T0 + 10, REJECT).verdict == Replay()
+    assert decide(intent, settle(), T0 + 10, REJECT).code == phase.ALREADY_SETTLED
+    assert after(decide(processing(), settle(succeeded=False), T0 + 9, REJECT)).indeterminate is False
 
 
 @pytest.mark.req("A-34")

@@ -281,6 +281,7 @@ ENTRY_COLUMNS = {
     "version": 99,
     "settled_at": 1,
     "request_digest": "another",
+    "indeterminate": 1,
 }
 
 

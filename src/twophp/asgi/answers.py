@@ -161,7 +161,8 @@ def status_read(intent: Intent, settled: Settled | None, root_path: str, now: In
         return _settled(settled, OK)
     text = settled.response.body.decode("utf-8", "replace")
     body = msgspec.json.encode(_Failure(intent.phase, settled.response.status, text))
-    return Answer(OK, (emit.state(intent.phase), emit.NO_STORE, (b"content-type", b"application/json")), body)
+    message = (pair for pair in settled.response.headers if pair in _MESSAGES)  # Indeterminate, or simply failed.
+    return Answer(OK, (emit.state(intent.phase), emit.NO_STORE, (b"content-type", b"application/json"), *message), body)
 
 
 def is_about(intent: Intent, path: str) -> bool:

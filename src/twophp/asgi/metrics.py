@@ -22,6 +22,7 @@ from twophp.core import job
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.core.machine import Replay
+from twophp.core.outcome import INDETERMINATE
 from twophp.core.phase import Decision
 from twophp.engine.observe import PhaseNumber
 from twophp.ports import Load
@@ -38,6 +39,9 @@ class Instruments(Collector):
         count = partial(Counter, registry=registry)
         by_endpoint, of_delivery = ("service", "endpoint"), ("service", "work", "result")
         self.phases = count("twophp_phases", "Intents that entered a phase", (*by_endpoint, "phase", "mode"))
+        self.indeterminate = count(
+            "twophp_indeterminate", "Intents that FAILED and may have had effects", (*by_endpoint, "mode")
+        )
         self.refusals = count("twophp_refusals", "Requests refused, by code", (*by_endpoint, "code"))
         self.replays = count("twophp_replays", "Requests answered with what was decided before", by_endpoint)
         self.unrecorded = count(
@@ -112,6 +116,8 @@ class Metrics:
             for step in decision.steps:
                 if step.before != step.after:
                     self._all.phases.labels(self._service, endpoint, step.after, intent.mode.value).inc()
+                if step.event == INDETERMINATE:
+                    self._all.indeterminate.labels(self._service, endpoint, intent.mode.value).inc()
         if decision.code is not None:
             self._all.refusals.labels(self._service, endpoint, decision.code).inc()
         elif isinstance(decision.verdict, Replay):

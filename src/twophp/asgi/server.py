@@ -17,7 +17,7 @@ from twophp.asgi.messages import App
 from twophp.asgi.replay import Replay, bare_scope
 from twophp.asgi.settings import Found, Reconciled, Settings, longest_horizon_ms, shortest_lease_ms
 from twophp.core.entry import Writer
-from twophp.core.errors import StoreError
+from twophp.core.errors import OUTCOME_INDETERMINATE, StoreError
 from twophp.core.intent import Intent
 from twophp.core.obligation import ObligationError
 from twophp.core.phase import Decision, Settle
@@ -58,7 +58,7 @@ CANCEL_S: Final = 1.0
 """How long something that is cancelled may take to notice."""
 HANDLER_FAILED: Final = _stored("handler_failed")
 CONSTRAINT_VIOLATED: Final = _stored("constraint_violated")
-INDETERMINATE: Final = _stored("outcome_indeterminate")
+INDETERMINATE: Final = _stored(OUTCOME_INDETERMINATE)
 
 
 class UnderWay:
@@ -264,7 +264,8 @@ class Server:
             await self.obligations.release(held, trace_id)  # The next run reserves anew.
             self.executions.begin(intent, self._rerun)
             return
-        settle, response = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status), INDETERMINATE
+        unknown = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status, indeterminate=True)
+        settle, response = unknown, INDETERMINATE
         if self._ask is not None:
             found, resource_id = await self._reconciled(intent, self._ask, policy)
             if found == "ASK_AGAIN":
@@ -277,14 +278,14 @@ class Server:
                 settle = Settle(fence=intent.fence, succeeded=True, status=200, resource_id=name)
                 response = StoredResponse(200, (), b"")
             elif found == "NOT_DONE":
+                settle = Settle(fence=intent.fence, succeeded=False, status=HANDLER_FAILED.status)
                 response = HANDLER_FAILED
         try:
             await self._settle_with(held, intent, settle, response, policy)
         except ObligationError as error:  # Done, says the business side, but not with all that belongs to it.
             message = "an intent cannot be called committed (%s): %s"
             log.warning(message, named(intent), error, extra=ids_of(intent))
-            failed = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status)
-            await self._settle_with(held, intent, failed, INDETERMINATE, policy)
+            await self._settle_with(held, intent, unknown, INDETERMINATE, policy)
 
     async def _reconciled(
         self, intent: Intent, ask: Caller, policy: Policy
@@ -311,6 +312,9 @@ class Server:
         decision = await self.intents.settle(intent, settle, encode(response), policy, also=also)
         if also is not None and decision.changed:
             self.obligations.tell(also.decisions)
+        if settle.indeterminate and decision.changed:
+            message = "nobody knows what the handler of %s did (%s)"
+            log.error(message, intent.service_endpoint, named(intent), extra=ids_of(intent))
 
     async def _rerun(self, work: Work, answered: Answered) -> None:
         scope = bare_scope(work, self.executions.around or {})

@@ -18,6 +18,7 @@ from twophp.engine.observe import PhaseNumber
 CLIENT_CORRELATION_ID: Final = "twophp.client_correlation_id"
 SERVER_CORRELATION_ID: Final = "twophp.server_correlation_id"
 PHASE: Final = "twophp.phase"
+INDETERMINATE: Final = "twophp.indeterminate"
 
 
 class Traces:
@@ -40,6 +41,8 @@ class Traces:
                 PHASE: intent.phase.value,
             }
             span.set_attributes(attributes)
+            if intent.indeterminate:
+                span.set_attribute(INDETERMINATE, True)  # noqa: FBT003 - OpenTelemetry's.
 
     def answered(self, phase: PhaseNumber, intent: Intent, took_s: float) -> None:
         """See ``Observer``: a span knows its own times."""

@@ -78,6 +78,7 @@ class CallDocument(msgspec.Struct, kw_only=True):
     reason: Reason
     words: str
     is_alarm: bool
+    indeterminate: bool
     missing: Missing | None
     missing_words: str | None
     client: WireRow | None
@@ -303,6 +304,7 @@ def call_of(pair: Pair, missing: Mapping[PairKey, Missing]) -> dict[str, Any]:
         "reason": pair.reason,
         "words": pair.words,
         "is_alarm": pair.is_alarm,
+        "indeterminate": pair.indeterminate,
         "missing": why,
         "missing_words": None if why is None else MISSING_WORDS[why],
         "client": None if pair.client is None else row_document(pair.client),

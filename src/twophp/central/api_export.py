@@ -35,6 +35,7 @@ MOST_EXPORTS: Final = 4
 TAKEN_S: Final = 300.0
 """How long whoever exports may leave a part untaken; as long as that the database keeps a view of its own for them."""
 COLUMNS: Final = (*LedgerEntry.__struct_fields__, "sequence")
+BOOLEANS: Final = frozenset({"client_id_is_proxy", "indeterminate"})
 INTEGERS: Final = frozenset({"ttl_ms", "version", "sequence"})
 MEDIA_TYPES: Final[dict[str, str]] = {
     "jsonl": "application/jsonl",
@@ -183,7 +184,7 @@ async def _parquet(chunks: Documents) -> AsyncIterator[bytes]:
 
 
 def _parquet_type(arrow: Any, name: str) -> Any:
-    if name == "client_id_is_proxy":
+    if name in BOOLEANS:
         return arrow.bool_()
     return arrow.int64() if name in INTEGERS else arrow.string()
 

@@ -70,6 +70,9 @@ def wanted(
     service_endpoint: EndpointText | None = None,
     actor: Annotated[Actor | None, Query()] = None,
     phase: Annotated[list[Phase], Query(max_length=7)] = [],  # noqa: B006 - FastAPI copies it.
+    indeterminate: Annotated[
+        bool | None, Query(description="Rows of which nobody knows whether the effects happened, or the others.")
+    ] = None,
     since: InstantParameter = None,
     until: InstantParameter = None,
 ) -> Wanted:
@@ -84,7 +87,9 @@ def wanted(
     if any("\0" in (text or "") for text in texts.values()):
         raise ApiProblem("bad_parameter", "a text has no character 0")
     since_at, until_at = read_instant(since, "since"), read_instant(until, "until")
-    return Wanted(actor=actor, phases=frozenset(phase), since=since_at, until=until_at, **texts)
+    return Wanted(
+        actor=actor, phases=frozenset(phase), indeterminate=indeterminate, since=since_at, until=until_at, **texts
+    )
 
 
 Filter: TypeAlias = Annotated[Wanted, Depends(wanted)]

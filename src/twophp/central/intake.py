@@ -2,8 +2,9 @@
 
 Theory (A-57). A writer sends rows again until each was acknowledged, in any order, so a row that is known already is
 acknowledged again, and an older version is no news. A version is written once: the same version with other content is
-refused and alarmed, and so is a row that claims to be another writer's. What is accepted becomes a leaf of the Merkle
-tree under the next number; the newest version of a row stands in the table under the number of its leaf.
+refused and alarmed, and so is a row that claims to be another writer's. One thing may be added to a version: that it is
+indeterminate. A ledger that was older than the field has taken the row without it. What is accepted becomes a leaf of
+the Merkle tree under the next number; the newest version of a row stands in the table under the number of its leaf.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from twophp.central.merkle import BEFORE_LEAF
+from twophp.central.merkle import BEFORE_LEAF, bound
 from twophp.central.ports import Ack, Alarm, Service
 from twophp.core.entry import CLIENT_PHASES, LedgerEntry, broken_rules, outcome_of
 from twophp.core.intent import Phase
@@ -45,13 +46,15 @@ _ACTOR: Final = LedgerEntry.__struct_fields__.index("actor")
 _SYNC: Final = LedgerEntry.__struct_fields__.index("sync_timestamp")
 _VERSION: Final = LedgerEntry.__struct_fields__.index("version")
 _KINDS: Final = frozenset(
-    {("client", phase, outcome_of(phase), False) for phase in CLIENT_PHASES}
-    | {("server", phase, outcome_of(phase), True) for phase in Phase if phase is not Phase.ABSENT}
+    {("client", phase, outcome_of(phase), False, False) for phase in CLIENT_PHASES}
+    | {("server", phase, outcome_of(phase), True, False) for phase in Phase if phase is not Phase.ABSENT}
+    | {(actor, Phase.FAILED, Phase.FAILED, actor == "server", True) for actor in ("client", "server")}
 )
-"""What actor, phase and outcome may be together, and whether there is then no target."""
+"""What actor, phase and outcome may be together, whether there is then no target, and whether it is indeterminate."""
 
 _LENGTHS: Final = frozenset(range(1, ID_CHARS + 1))
 _OF_ONE_ROW: Final = ("payload_ref", "request_digest")
+_ENDS: Final = ("actor", "phase", "outcome")
 _COMPARED: Final = ("client_correlation_id", "parent_reference_id", "actor", "target")
 
 _is_none: Final = partial(is_, None)
@@ -144,7 +147,7 @@ def _accepted(taken: Taken, fields: Values, at: Instant, size: int) -> Values:
     row = list(fields)
     row[_SYNC] = at
     leaves = taken.leaves
-    leaves.append(sha256(BEFORE_LEAF + _encode(row)).digest())
+    leaves.append(sha256(BEFORE_LEAF + _encode(bound(row))).digest())
     taken.acks.append(_ack(fields, "stored", at))
     row.insert(0, size + len(leaves))
     return row
@@ -163,7 +166,7 @@ def _newer(
     key = (fields[0], fields[1], fields[_ACTOR])
     sent, stored = last.get(key), known.get(key)
     before = sent or stored
-    if before is not None and fields[_VERSION] <= before[_VERSION + 1]:
+    if before is not None and fields[_VERSION] <= before[_VERSION + 1] and not _adds_indeterminate(fields, before):
         _answer_known(taken, writer, fields, at, before)
         return None
     if stored is not None and sent is None:
@@ -179,6 +182,12 @@ def _answer_known(taken: Taken, writer: Service, fields: Values, at: Instant, be
     else:
         detail = f"version {fields[_VERSION]} of the {fields[_ACTOR]} row is here with other content"
         _refuse(taken, writer, fields, at, VERSION_CONFLICT, detail)
+
+
+def _adds_indeterminate(fields: Values, before: Values) -> bool:
+    """Whether it is the version that is here, and says of it that nobody knows whether the effects happened."""
+    is_this = fields[_VERSION] == before[_VERSION + 1]
+    return is_this and fields[-1] and not before[-1] and _is_same([*fields[:-1], before[-1]], before)
 
 
 def _is_same(fields: Values, row: Values) -> bool:
@@ -197,7 +206,7 @@ def _are_plain(rows: Sequence[Values], service_ledger_id: str) -> bool:
     all_text = "".join([*ids, *texts])
     return (
         of["service_ledger_id"].count(service_ledger_id) == len(rows)
-        and {*zip(actors, of["phase"], of["outcome"], map(_is_none, targets), strict=True)} <= _KINDS
+        and {*zip(*(of[name] for name in _ENDS), map(_is_none, targets), of["indeterminate"], strict=True)} <= _KINDS
         and all(a != "server" or p == c for a, p, c in zip(actors, parents, client_ids, strict=True))
         and _LENGTHS.issuperset(map(len, ids))
         and 0 < min(map(len, texts)) <= max(map(len, texts)) <= TEXT_CHARS // 8  # Not too long together either.

@@ -6,10 +6,11 @@ proofs, each of as many hashes as the tree is high: a leaf is in the tree (*incl
 (*consistency*). Whoever keeps an old head finds out with them that a row was rewritten, removed or slipped in between.
 
 A leaf is one version of one row, in the order of arrival: ``LEAF_TAG``, then the row as one MessagePack array of the
-fields of ``LedgerEntry`` in their order, ``sync_timestamp`` as it was assigned. MessagePack puts the length before
-every string and the count before every array, and has one shortest form for each integer, so no two rows have the same
-bytes and any language can write them. There is no payload in a row, so erasing payloads, or the keys they were sealed
-with, leaves every proof as it was; so does a newer version of a row, which is a leaf of its own.
+fields of ``LedgerEntry`` in their order, ``sync_timestamp`` as it was assigned. ``indeterminate``, the last and younger
+than the tree, is in the array only where it is true, so older leaves have the bytes they had. MessagePack puts the
+length before every string and the count before every array, and has one shortest form for each integer, so no two rows
+have the same bytes and any language can write them. There is no payload in a row, so erasing payloads, or the keys they
+were sealed with, leaves every proof as it was; so does a newer version of a row, which is a leaf of its own.
 
 Kept are *tiles*: 256 neighbouring hashes of every eighth level, so a batch writes a handful of rows and a proof reads a
 handful. A node between is computed from its tile. A leaf's *index* counts from 0, as in RFC 9162; a ``sequence`` counts
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -46,12 +47,17 @@ BEFORE_LEAF: Final = b"\x00" + LEAF_TAG
 
 def leaf_bytes(entry: LedgerEntry) -> bytes:
     """What stands for one version of a row."""
-    return LEAF_TAG + _encode(_astuple(entry))
+    return LEAF_TAG + _encode(bound(_astuple(entry)))
 
 
 def leaf_hash(entry: LedgerEntry) -> bytes:
     """The leaf's hash."""
-    return sha256(BEFORE_LEAF + _encode(_astuple(entry))).digest()
+    return sha256(BEFORE_LEAF + _encode(bound(_astuple(entry)))).digest()
+
+
+def bound(fields: Sequence[Any]) -> Sequence[Any]:
+    """Those of a row's fields that its leaf has: ``indeterminate`` only where it is true."""
+    return fields if fields[-1] else fields[:-1]
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:

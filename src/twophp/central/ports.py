@@ -63,6 +63,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     service_endpoint: str | None = None
     actor: Actor | None = None
     phases: frozenset[Phase] = frozenset()
+    indeterminate: bool | None = None
     since: Instant | None = None
     until: Instant | None = None
 
@@ -134,7 +135,8 @@ class Sla(msgspec.Struct, frozen=True, kw_only=True):
     service_endpoint: str
     calls: int
     committed: int
-    failed: int
+    failed: int  # Without what is indeterminate.
+    indeterminate: int
     ttl_expired: int
     abandoned: int
     open: int
@@ -152,7 +154,8 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
     at: Instant
     committed: int = 0
-    failed: int = 0
+    failed: int = 0  # Without what is indeterminate.
+    indeterminate: int = 0
     ttl_expired: int = 0
     abandoned: int = 0
     open: int = 0

@@ -171,6 +171,7 @@ def _fits(entry: LedgerEntry, wanted: Wanted) -> bool:
             wanted.service_endpoint in (None, entry.service_endpoint),
             wanted.actor in (None, entry.actor),
             not wanted.phases or entry.phase in wanted.phases,
+            wanted.indeterminate in (None, entry.indeterminate),
             since is None or at >= since,
             until is None or at < until,
         )

@@ -25,6 +25,7 @@ def row_of(row: Sequence[Any]) -> Row:
     values[13] = _PHASES[row[13]] if row[13] is not None else None
     values[18] = _MODES[row[18]]
     values[19] = bool(row[19])
+    values[22] = bool(row[22])
     return Row(row[0], LedgerEntry(*values[1:COLUMNS]))
 
 

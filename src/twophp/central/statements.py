@@ -49,6 +49,8 @@ def conditions(
         found.append(("with_phases", (phases(sorted(phase.value for phase in wanted.phases)),)))
         if wanted.phases <= OPEN_PHASES:
             found.append(("open_only", ()))
+    if wanted.indeterminate is not None:
+        found.append(("indeterminate_only" if wanted.indeterminate else "determinate_only", ()))
     if wanted.since is not None:
         found.append(("since", (within(wanted.since),)))
     if wanted.until is not None:

@@ -143,6 +143,7 @@ class CallInfo(TypedDict):
     phase: str | None
     mode: str  # standard, async, auto_confirm; refused; redirected; plain: the server does not speak 2PHP.
     resource_id: str | None
+    indeterminate: bool  # FAILED, and the server does not know whether the effects happened: do not make it anew.
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ from twophp.client.resolution import (
 )
 from twophp.core.call import OPEN, Call, Stage
 from twophp.core.call_machine import IS_HELD, Attend, Decision, Note
-from twophp.core.errors import Advice, PhaseError, StoreError, StoreUnavailable
+from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, StoreError, StoreUnavailable
 from twophp.core.intent import SETTLED, Mode, Phase
 from twophp.core.policy import DAY_MS
 from twophp.core.records import Instant
@@ -114,6 +114,8 @@ class Conversation(Resolution):
             self._is_async = call.stage is Stage.PROCESSING and call.mode is Mode.STANDARD
             return (yield from self._until_known(0.0))
         found = yield from self._replayed()
+        if found is None and call.indeterminate:
+            raise self._failed(OUTCOME_INDETERMINATE, Advice.CHECK, "it failed, and may have had effects all the same")
         if found is None:
             raise self._failed("answer_gone", Advice.DONE, "it has ended, and the server no longer has its answer")
         return found

@@ -105,6 +105,7 @@ class Notebook:
             resource_id=answer.resource_id,
             status_url=location or "",
             first=first,
+            indeterminate=response.is_indeterminate(answer),
         )
         try:
             yield from self._record(told)
@@ -197,8 +198,13 @@ class Notebook:
             "phase": answer.phase.value if answer else call.stage.value if call else None,
             "mode": mode or (Mode.ASYNC if is_async else self._mode).value,
             "resource_id": answer.resource_id if answer else None,
+            "indeterminate": self._is_indeterminate(answer),
         }
         return Outcome(reply=reply, info=info)
+
+    def _is_indeterminate(self, answer: TwoPhaseAnswer | None) -> bool:
+        is_noted = self._call is not None and self._call.indeterminate
+        return is_noted or (answer is not None and response.is_indeterminate(answer))
 
     def _failed(
         self, code: str, advice: Advice, text: str, reply: Reply | None = None, *, phase: Phase | None = None

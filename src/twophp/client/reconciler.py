@@ -21,9 +21,8 @@ from twophp.client.options import CallOptions
 from twophp.client.outgoing import unsealed_request
 from twophp.core.call import OPEN, Call, Stage
 from twophp.core.call_machine import Attend, Decision, Release
-from twophp.core.errors import Advice, PhaseError, TwoPHPError
+from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, TwoPHPError
 from twophp.wire import response
-from twophp.wire.response import INDETERMINATE
 from twophp.wire.targets import target_of
 
 log: Final = logging.getLogger("twophp.client")
@@ -130,7 +129,7 @@ def _ended(call: Call, phase: str, reply: Reply) -> Resolved:
     if phase in OPEN:
         return _resolved(call, "bad_answer", Advice.WAIT)
     code = response.failure_code(reply.headers) if phase == Stage.FAILED else None
-    is_known = code != INDETERMINATE
+    is_known = code != OUTCOME_INDETERMINATE
     ended: ReconciledOutcome = "committed" if phase == Stage.COMMITTED else "failed" if is_known else "indeterminate"
     advice = Advice.DONE if is_known else Advice.CHECK
     return _told(call, phase=phase, outcome=ended, advice=advice, code=code, status=reply.status)

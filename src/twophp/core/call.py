@@ -74,6 +74,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     attempts: int = 0  # How often somebody who took it over could not find out.
     last_error: str = ""  # A code, never a text.
     due_at: Instant | None = None
+    indeterminate: bool = False  # FAILED, and the server does not know whether the effects happened (A-34).
 
     def keys(self) -> tuple[Key, ...]:
         """Found by the id the client made: one call per id."""
@@ -106,7 +107,9 @@ def request_digest(call: Call) -> str:
 def call_facts(call: Call) -> str:
     """What every line about a call says of the call as it then is, so an edit shows."""
     facts = msgspec.structs.astuple(call)[:FIXED_FIELDS]
-    outcome = (call.status, call.resource_id, call.confirmed_at, call.settled_at)
+    outcome: tuple[object, ...] = (call.status, call.resource_id, call.confirmed_at, call.settled_at)
+    if call.indeterminate:  # Lines that are older than the field were written without it.
+        outcome = (*outcome, call.indeterminate)
     told = (call.server_correlation_id, call.ttl_ms, call.registered_at, call.confirm_by)
     return digest(CALL_TAG, _encode((*facts, *told, *outcome)))[:FACTS_CHARS]
 

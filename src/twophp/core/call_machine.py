@@ -17,7 +17,7 @@ Theory. A client knows what it was told, and one thing more: whether it still me
   marked UNPROVEN, and its caller is never told to make it anew.
 
     before    NOTE
-    told      WAITING, PROCESSING, COMMITTED, FAILED, EXPIRED, LATE, NONE, PLAIN, OTHER
+    told      WAITING, PROCESSING, COMMITTED, FAILED, INDETERMINATE, EXPIRED, LATE, NONE, PLAIN, OTHER
     callback  ACKNOWLEDGED, ACKNOWLEDGED_AGAIN
     driver    GIVE_UP, RENEW, RELEASE, OVERTAKEN
     others    TAKE_OVER, HELD, FORGET, IDLE
@@ -45,6 +45,7 @@ class Signal(StrEnum):
     PROCESSING = "PROCESSING"  # The server said so, with its id.
     COMMITTED = "COMMITTED"
     FAILED = "FAILED"
+    INDETERMINATE = "INDETERMINATE"  # FAILED, and the server does not know whether the effects happened (A-34).
     EXPIRED = "EXPIRED"  # A 408 to the first confirm, or a status read that says so.
     LATE = "LATE"  # A 408 to a repeat: it says nothing of what came before.
     NONE = "NONE"  # The server says that there is no such intent, or that it registered nothing.
@@ -76,6 +77,7 @@ _REPLAY, _IGNORE = Replay(), Ignore()
 _NONE: Final = Goto((_C.ABSENT,), "not_registered")
 _FORGOTTEN: Final = Goto((_C.ABSENT,), "forgotten")
 _CONTRADICTION: Final = Refuse(CONTRADICTION)
+_INDETERMINATE: Final = Goto((_C.FAILED,), "indeterminate")
 
 
 def _never(why: str, *signals: Signal) -> dict[Signal, Cell]:
@@ -120,6 +122,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PROCESSING: Goto((_C.PROCESSING,)),  # T2: a repeated Phase 1 whose intent went on.
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
+        _S.INDETERMINATE: _INDETERMINATE,
         _S.EXPIRED: _IGNORE,  # Both ids were never known, so there is no row to write.
         _S.LATE: _IGNORE,
         _S.NONE: _IGNORE,
@@ -137,6 +140,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PROCESSING: Goto((_C.PROCESSING,)),
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
+        _S.INDETERMINATE: _INDETERMINATE,
         _S.EXPIRED: _NONE,
         _S.LATE: _IGNORE,  # The first sending may have run.
         _S.NONE: _NONE,
@@ -152,6 +156,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PROCESSING: Goto((_C.PROCESSING,)),
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
+        _S.INDETERMINATE: _INDETERMINATE,
         _S.EXPIRED: Goto((_C.TTL_EXPIRED,)),
         _S.LATE: _IGNORE,  # An earlier confirm may have run: the row says what was told before (A-49).
         _S.NONE: Goto((_C.TTL_EXPIRED,), "not_there"),  # Whatever ran is remembered for a day at least (A-83).
@@ -168,6 +173,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PROCESSING: _REPLAY,
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
+        _S.INDETERMINATE: _INDETERMINATE,
         _S.EXPIRED: _CONTRADICTION,  # The TTL binds only what is unconfirmed (A-30).
         _S.LATE: _IGNORE,
         _S.NONE: _IGNORE,
@@ -182,6 +188,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PROCESSING: _IGNORE,
         _S.COMMITTED: _REPLAY,
         _S.FAILED: _CONTRADICTION,
+        _S.INDETERMINATE: _CONTRADICTION,
         _S.EXPIRED: _IGNORE,  # A server with literal_ttl_reject (A-30).
         _S.ACKNOWLEDGED: Goto((_C.COMMITTED,), "acknowledged"),
     },
@@ -190,6 +197,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PROCESSING: _IGNORE,
         _S.COMMITTED: _CONTRADICTION,
         _S.FAILED: _REPLAY,
+        _S.INDETERMINATE: _INDETERMINATE,  # Told so now, and not before.
         _S.EXPIRED: _IGNORE,
         _S.ACKNOWLEDGED: Goto((_C.FAILED,), "acknowledged"),
     },
@@ -199,6 +207,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PROCESSING: Goto((_C.PROCESSING,)),
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
+        _S.INDETERMINATE: _INDETERMINATE,
         _S.EXPIRED: _REPLAY,
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
     },
@@ -257,6 +266,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resource_id: str | None = None
     status_url: str = ""
     first: bool = False  # Answers the first request of its driver that could have made the call run.
+    indeterminate: bool = False  # Only of FAILED.
 
 
 class NotThere(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -361,6 +371,8 @@ def _signal_of_told(call: Call | None, told: Told) -> Signal:
     signal = _SIGNALS[told.phase]
     if signal is Signal.EXPIRED:
         return signal if told.by == "status_read" or _is_first(call, told) else Signal.LATE
+    if signal is Signal.FAILED and told.indeterminate and not (call is not None and call.indeterminate):
+        signal = Signal.INDETERMINATE
     if not known and not told.server_correlation_id:
         return Signal.IDLE  # A row needs both ids (draft §5.2.3); it will be told again with both.
     return signal
@@ -414,6 +426,7 @@ def _facts_of(call: Call, command: Command) -> dict[str, Any]:
     if command.phase in {Phase.COMMITTED, Phase.FAILED} and command.by != "status_read":
         news["answered_at"] = command.at
     said = {"status": command.status, "resource_id": command.resource_id, "status_url": command.status_url}
+    said["indeterminate"] = command.indeterminate and command.phase is Phase.FAILED
     return news | {name: value for name, value in said.items() if value}
 
 
@@ -421,8 +434,8 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
     """Who looks after the call from here on, and when somebody must."""
     if after is Stage.ABSENT:
         return {"due_at": None}
-    if isinstance(command, Told) and command.by == "callback" and call.stage is after:
-        return {}  # Only acknowledged: whoever drives it still does, and what has ended ended before.
+    if isinstance(command, Told) and call.stage is after and (command.by == "callback" or after not in OPEN):
+        return {}  # Whoever drives it still does, and what has ended ended before.
     if after not in OPEN:
         ended_at = command.at if isinstance(command, Told) else now  # When it was told, not when that was written.
         last_error = UNPROVEN if after is Stage.TTL_EXPIRED and not _proves_that_nothing_ran(call, command) else ""

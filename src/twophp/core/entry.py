@@ -23,7 +23,7 @@ CLIENT_PHASES: Final = frozenset(Phase) - {Phase.ABSENT, Phase.ABANDONED}
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
-    """The draft's sixteen fields in its order, then five of ours. Times are epoch milliseconds until they leave."""
+    """The draft's sixteen fields in its order, then six of ours. Times are epoch milliseconds until they leave."""
 
     client_correlation_id: str
     server_correlation_id: str
@@ -48,6 +48,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
     # ``payload_digest`` of what was sent, on the client's row, or received, on the server's; None if nobody noted it.
     # Each side binds itself to the content of the other's request, so neither can say later that it was another.
     request_digest: str | None = None
+    # FAILED, and nobody knows whether the effects happened (A-34): to make the call anew may be to do it twice.
+    indeterminate: bool = False
 
 
 FIELDS: Final = LedgerEntry.__struct_fields__[:16]
@@ -90,6 +92,7 @@ def server_entry(intent: Intent, writer: Writer) -> LedgerEntry:
         intent.client_id_is_proxy,
         intent.settled_at,
         intent.request_digest,
+        intent.indeterminate,
     )
 
 
@@ -119,6 +122,7 @@ def client_entry(call: Call, writer: Writer) -> LedgerEntry:
         client_id_is_proxy=False,
         settled_at=call.settled_at,
         request_digest=request_digest(call),
+        indeterminate=call.indeterminate,
     )
 
 
@@ -166,6 +170,7 @@ def broken_rules(entry: LedgerEntry) -> list[str]:
         (entry.phase is not Phase.ABSENT, "a row has one of the six phases"),
         (not is_client or entry.phase in CLIENT_PHASES, "a client row is never ABANDONED (A-49)"),
         (entry.outcome == outcome_of(entry.phase), "outcome is the final phase, and null before it (A-45)"),
+        (not entry.indeterminate or entry.phase is Phase.FAILED, "only what is FAILED is indeterminate (A-34)"),
         (entry.ttl_ms > 0, "ttl_ms is positive"),
         (entry.version > 0, "version is positive"),
         (all((entry.client_correlation_id, entry.server_correlation_id)), "both correlation ids are present"),

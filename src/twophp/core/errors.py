@@ -28,7 +28,7 @@ compare, and a message for people. Adapters map foreign errors onto this tree in
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class TwoPHPError(Exception):
@@ -150,6 +150,10 @@ class Tampered(VaultError):
     """Authentication failed: the sealed bytes, or the row they belong to, were changed."""
 
     default_code = "tampered"
+
+
+OUTCOME_INDETERMINATE: Final = "outcome_indeterminate"
+"""The code of a call that FAILED and may have had effects (A-34): a problem's, a PhaseError's, a reconciliation's."""
 
 
 class Advice(StrEnum):

@@ -84,8 +84,9 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     has_payload: bool = True
     transaction_reference: str | None = None
     due_at: Instant | None = None
-    # The last column is younger than the others, and never changes either.
+    # The last columns are younger than the others. The first of them never changes.
     request_digest: str | None = None  # ``payload_digest`` of what arrived: the client's row says what it sent.
+    indeterminate: bool = False  # FAILED, and nobody knows whether the handler's effects happened (A-34).
 
     @property
     def deadline_at(self) -> Instant:
@@ -109,7 +110,7 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
 
 FIXED_FIELDS: Final = Intent.__struct_fields__.index("phase")
 """So many fields at the beginning never change."""
-CHANGING_FIELDS: Final = Intent.__struct_fields__[FIXED_FIELDS:-1]
+CHANGING_FIELDS: Final = tuple(name for name in Intent.__struct_fields__[FIXED_FIELDS:] if name != "request_digest")
 
 
 def by_pair(client_correlation_id: str, server_correlation_id: str) -> Key:
@@ -139,4 +140,6 @@ def outcome_facts(intent: Intent) -> str:
     """What the line that settles an intent says of its outcome."""
     reference, confirmed_at = intent.transaction_reference, intent.confirmed_at
     facts = (intent.status, intent.resource_id, reference, confirmed_at, intent.settled_at)
+    if intent.indeterminate:  # Lines that are older than the field were written without it.
+        return digest(OUTCOME_TAG, _encode((*facts, intent.indeterminate)))[:FACTS_CHARS]
     return digest(OUTCOME_TAG, _encode(facts))[:FACTS_CHARS]

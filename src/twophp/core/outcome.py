@@ -18,11 +18,18 @@ SEE_OTHER: Final = 303
 FAILURE_STATUS: Final = 400
 REDIRECTS: Final = frozenset({301, 302, 307, 308})
 """They name a place where the same request may be made again (RFC 9110 §15.4)."""
+INDETERMINATE: Final = "indeterminate"
+"""The event of the line that settles an intent of which nobody knows whether its effects happened (A-34)."""
 
 
 def has_succeeded(status: int) -> bool:
     """Whether the handler did what it was asked to do."""
     return status < SUCCESS_END or status == SEE_OTHER
+
+
+def has_failed(status: object) -> bool:
+    """Whether the handler said that it failed. What is no status at all says nothing."""
+    return type(status) is int and not has_succeeded(status)
 
 
 def was_redirected(intent: Intent) -> bool:

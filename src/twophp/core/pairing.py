@@ -2,7 +2,7 @@
 
 Theory. A call has two rows, one per actor, joined by the pair of correlation ids (draft §10.2). The server writes
 first, when Phase 1 arrives; the client writes second, when it has the answer, and sends Phase 2 only once its row is
-durable. Three things follow.
+durable. Four things follow.
 
 * A server's row without the client's is legal: the answer was lost (it will expire), or is under way (A-48). If it was
   confirmed all the same, the client's row is in a ledger that was not read, or it is a client that keeps none, such as
@@ -10,6 +10,9 @@ durable. Three things follow.
   lack (A-46).
 * A client's row without the server's is never legal. Unless the ledger of the service it called was not read, a row
   that was durable is gone, and that is an alarm.
+* Whether a call is indeterminate (A-34) is no verdict: both sides may have registered it properly, and nobody knows
+  whether its effects happened. The server's row says so, and the client's if it was told. A client's row that does
+  not say it, because it has not heard yet or is older than the field, contradicts nothing.
 * A client knows only what it was told (A-49), so its row may lag behind the server's, and never runs ahead of it:
   ``KNOWN_TO_SERVER`` says for each phase of the client's row what the server's row may then say. Whoever reads two
   ledgers one after the other must read the server's row last, or a call that moves on meanwhile looks like a conflict.
@@ -134,6 +137,12 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict is Verdict.CONFLICT or self.reason in _ALARMS
 
     @property
+    def indeterminate(self) -> bool:
+        """Whether it ended, and nobody knows whether its effects happened: to make it anew may be to do it twice."""
+        known = self.server or self.client
+        return known is not None and known.phase is Phase.FAILED and any(row.indeterminate for row in self.rows)
+
+    @property
     def words(self) -> str:
         """The reason, for people."""
         return WORDS[self.reason]
@@ -193,13 +202,17 @@ def _newest(rows: Iterable[LedgerEntry]) -> list[LedgerEntry]:
         if row.version > version:
             known.clear()
         if row.version >= version:
-            known.setdefault(_content(row), row)
+            content = _content(row)
+            known[content] = row if row.indeterminate else known.get(content, row)
     return [found[writer][content] for writer in sorted(found) for content in sorted(found[writer], key=repr)]
 
 
 def _content(row: LedgerEntry) -> tuple[object, ...]:
-    """All of a row but ``sync_timestamp``, which the central ledger assigns to a version it has (A-57)."""
-    return msgspec.structs.astuple(msgspec.structs.replace(row, sync_timestamp=None))
+    """All of a row but two fields that a copy of a version may have and another not (A-57).
+
+    The central ledger assigns ``sync_timestamp``; one that is older than ``indeterminate`` has dropped that.
+    """
+    return msgspec.structs.astuple(msgspec.structs.replace(row, sync_timestamp=None, indeterminate=False))
 
 
 def _judge(

@@ -15,7 +15,7 @@ the store runs it inside its transaction, so of two racing commands one sees wha
     Phase 1   REGISTER, REGISTER_AUTO, REGISTER_OTHER, REGISTER_OTHER_MODE, FOLLOW    (T2)
     Phase 2   CONFIRM, CONFIRM_LATE, CONFIRM_EXPIRED, CONFIRM_OTHER           (T1)
     time      EXPIRE, ABANDON, RECOVER, PURGE, FORGET, IDLE
-    worker    SUCCEED, FAIL, RENEW, STALE
+    worker    SUCCEED, FAIL, INDETERMINATE, RENEW, STALE
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from twophp.core.intent import (
     outcome_facts,
 )
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
-from twophp.core.outcome import is_followed_by
+from twophp.core.outcome import INDETERMINATE, is_followed_by
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, JournalEvent
 from twophp.core.registration import Binding, compare_bindings
@@ -64,6 +64,7 @@ class Signal(StrEnum):
     IDLE = "IDLE"  # Looked at, and nothing was due.
     SUCCEED = "SUCCEED"  # The handler finished; said by the holder of the fence.
     FAIL = "FAIL"  # The handler failed; said by the holder of the fence.
+    INDETERMINATE = "INDETERMINATE"  # Nobody knows what the handler did; said by the holder of the fence (A-34).
     RENEW = "RENEW"  # The handler still lives; said by the holder of the fence.
     STALE = "STALE"  # Said by somebody whose fence was taken over.
 
@@ -96,7 +97,9 @@ _STRANGERS: Final[dict[Signal, Cell]] = {
     _S.REGISTER_OTHER_MODE: Refuse(MODE_MISMATCH),  # T2, last row
     _S.CONFIRM_OTHER: _STRANGER,  # T1 row 5, draft §13.2: the state stays.
 }
-_NO_WORKER: Final[dict[Signal, Cell]] = dict.fromkeys((_S.SUCCEED, _S.FAIL, _S.RENEW, _S.STALE), _NOT_PROCESSING)
+_NO_WORKER: Final[dict[Signal, Cell]] = dict.fromkeys(
+    (_S.SUCCEED, _S.FAIL, _S.INDETERMINATE, _S.RENEW, _S.STALE), _NOT_PROCESSING
+)
 _NOT_REDIRECTED: Final = _never("only a handler's redirect can be followed", _S.FOLLOW)
 _AUTO_NEVER_WAITS: Final = _never("auto-confirm leaves WAITING_CONFIRM in the change that enters it", _S.REGISTER_AUTO)
 
@@ -106,9 +109,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         # Two steps, one change: nobody ever sees the intent waiting (draft §5.5.7).
         _S.REGISTER_AUTO: Goto((_P.WAITING_CONFIRM, _P.PROCESSING)),
         _S.CONFIRM: _UNKNOWN,  # T1 row 4
-        _S.SUCCEED: _UNKNOWN,
-        _S.FAIL: _UNKNOWN,
-        _S.RENEW: _UNKNOWN,
+        **dict.fromkeys((_S.SUCCEED, _S.FAIL, _S.INDETERMINATE, _S.RENEW), _UNKNOWN),
         _S.IDLE: _IGNORE,
         **_never("there is nothing to compare with", _S.REGISTER_OTHER, _S.REGISTER_OTHER_MODE, _S.CONFIRM_OTHER),
         **_NOT_REDIRECTED,
@@ -166,6 +167,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.RECOVER: Goto((_P.PROCESSING,), "recovered"),  # A new fence: the old holder can no longer settle.
         _S.SUCCEED: Goto((_P.COMMITTED,)),  # draft §6
         _S.FAIL: Goto((_P.FAILED,)),  # draft §6
+        _S.INDETERMINATE: Goto((_P.FAILED,), INDETERMINATE),  # A-34: the draft has no phase for it.
         _S.RENEW: Goto((_P.PROCESSING,)),
         _S.STALE: _FENCE_LOST,
         _S.IDLE: _IGNORE,
@@ -183,6 +185,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
         _S.SUCCEED: _REPLAY,  # Said twice after a CommitUnknown: it is what was decided.
         _S.FAIL: _SETTLED,
+        _S.INDETERMINATE: _SETTLED,
         _S.RENEW: _SETTLED,
         _S.STALE: _FENCE_LOST,
         _S.IDLE: _IGNORE,
@@ -200,6 +203,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
         _S.SUCCEED: _SETTLED,
         _S.FAIL: _REPLAY,
+        _S.INDETERMINATE: _REPLAY,
         _S.RENEW: _SETTLED,
         _S.STALE: _FENCE_LOST,
         _S.IDLE: _IGNORE,
@@ -245,13 +249,14 @@ class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The handler's outcome, from whoever holds ``fence``."""
+    """The handler's outcome, from whoever holds ``fence``. ``indeterminate``: nobody knows whether it did anything."""
 
     fence: int
     succeeded: bool
     status: int
     resource_id: str | None = None
     transaction_reference: str | None = None
+    indeterminate: bool = False
 
 
 class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -343,7 +348,7 @@ def _signal_of_worker(intent: Intent | None, command: Settle | Renew) -> Signal:
         return Signal.STALE
     if isinstance(command, Renew):
         return Signal.RENEW
-    return Signal.SUCCEED if command.succeeded else Signal.FAIL
+    return Signal.SUCCEED if command.succeeded else Signal.INDETERMINATE if command.indeterminate else Signal.FAIL
 
 
 def _signal_of_attend(intent: Intent | None, now: Instant) -> Signal:
@@ -462,6 +467,7 @@ def _enter_settled(intent: Intent, command: Command, now: Instant, policy: Polic
         "status": command.status,
         "resource_id": command.resource_id,
         "transaction_reference": command.transaction_reference,
+        "indeterminate": command.indeterminate and not command.succeeded,
         "owner": None,
         "lease_until": None,
         "due_at": now + policy.payload_retention_ms,

@@ -21,7 +21,7 @@ import msgspec
 from twophp.core.errors import ConstraintViolation, KeyMissing, Refused, StoreError, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.obligation import ObligationError
-from twophp.core.outcome import has_succeeded
+from twophp.core.outcome import has_failed, has_succeeded
 from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision, Settle
 from twophp.core.policy import Policy
 from twophp.engine.bound import BoundObligations
@@ -420,7 +420,9 @@ class Executions:
             # Something the handler said cannot be written, and never will be: recovery would only meet it again.
             where = intent.service_endpoint
             log.exception("the outcome of %s cannot be written (%s)", where, named(intent), extra=ids_of(intent))
-            return await self._write(execution, work, self._failed, held)
+            # What went through the store did not happen. What else a handler did that answered, nobody knows.
+            is_known = has_failed(response.status) or work.running.statements or held
+            return await self._write(execution, work, self._failed if is_known else self._indeterminate, held)
 
     async def _held(self, execution: Execution, bound: BoundObligations) -> Held:
         try:
@@ -436,6 +438,7 @@ class Executions:
             status=response.status,
             resource_id=self._name_resource(work, response) if succeeded else None,
             transaction_reference=_reference(work.running.transaction_reference, intent),
+            indeterminate=response is self._indeterminate,
         )
         statements = tuple(work.running.statements) if succeeded else ()
         kept = bounded(storable(response), self._max_result_bytes)

@@ -34,6 +34,7 @@ import msgspec
 from twophp.core.errors import ConfigError, DeliveryFailed, EgressRefused
 from twophp.core.identity import digest
 from twophp.core.intent import Intent, Phase
+from twophp.core.outcome import INDETERMINATE
 from twophp.core.phase import Decision
 from twophp.core.records import Instant, JournalEvent
 from twophp.core.settings import knows_its_settings
@@ -62,6 +63,7 @@ class PhaseEvent(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     at: Instant  # When it became true, in milliseconds since the epoch: an expiry at its deadline.
     resource_id: str | None = None
+    indeterminate: bool = False  # FAILED, and nobody knows whether the handler's effects happened.
 
     @property
     def id(self) -> str:
@@ -196,6 +198,7 @@ def _event(intent: Intent, step: JournalEvent) -> PhaseEvent:
         endpoint=intent.service_endpoint,
         at=step.at,
         resource_id=intent.resource_id,
+        indeterminate=step.event == INDETERMINATE,
     )
 
 

@@ -29,6 +29,7 @@ NO_STORE: Final = (b"cache-control", b"no-store")
 """On every answer that twophp makes up (A-18)."""
 
 EXPIRED_MESSAGE: Final = "Request TTL exceeded. Re-submit as new request."
+INDETERMINATE_MESSAGE: Final = "Outcome indeterminate."  # A-34, its exact words
 """The draft's own words (§5.4); no byte may differ."""
 
 _MAX_RETRY_AFTER_S: Final = 86_400

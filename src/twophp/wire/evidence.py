@@ -49,6 +49,7 @@ class IntentFacts(msgspec.Struct, frozen=True, kw_only=True):
     lease_until: At | None
     fence: Count
     has_payload: bool
+    indeterminate: bool = False  # Services that are older than the field do not say it.
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +68,7 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
     status: Count | None
     attempts: Count
     last_error: Word
+    indeterminate: bool = False
 
 
 class LineFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from twophp.core.errors import WireError
+from twophp.core.errors import OUTCOME_INDETERMINATE, WireError
 from twophp.core.intent import Phase
 from twophp.wire import fields
-from twophp.wire.emit import EXPIRED_MESSAGE, NO_STORE, retry_after, state
+from twophp.wire.emit import EXPIRED_MESSAGE, INDETERMINATE_MESSAGE, NO_STORE, retry_after, state
 
 if TYPE_CHECKING:
     from twophp.core.errors import TwoPHPError
@@ -68,7 +68,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "quota_exceeded": Kind(429, "Too many open intents."),
     "internal": Kind(500, "Internal error."),
     "needs_asyncio": Kind(500, "The server is set up wrongly and cannot register; nothing was registered."),
-    "outcome_indeterminate": Kind(500, "Outcome indeterminate.", Phase.FAILED),  # A-34, its exact words
+    OUTCOME_INDETERMINATE: Kind(500, INDETERMINATE_MESSAGE, Phase.FAILED),
     "record_tampered": Kind(500, "The stored intent was changed; nothing acts on it. Ask its operator."),
     "not_settled": Kind(500, "The outcome is not durable yet; ask again with the same ids.", Phase.PROCESSING),
     "handler_failed": Kind(500, "Processing failed.", Phase.FAILED),  # draft §5.3.2

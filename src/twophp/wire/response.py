@@ -10,12 +10,15 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from twophp.core.errors import OUTCOME_INDETERMINATE
+from twophp.core.intent import Phase
 from twophp.wire import fields, grammar
+from twophp.wire.emit import INDETERMINATE_MESSAGE
 from twophp.wire.problem import CONTENT_TYPE, PROBLEMS
 
 if TYPE_CHECKING:
     from twophp.core.records import Instant
-    from twophp.wire.parse import RawHeaders
+    from twophp.wire.parse import RawHeaders, TwoPhaseAnswer
 
 MAX_RETRY_AFTER_S: Final = 86_400
 
@@ -29,7 +32,6 @@ To the first confirm they are its outcome. To a repeated one they are not: the f
 expired, before the server forgot, or while it is still at work.
 """
 
-INDETERMINATE: Final = "outcome_indeterminate"
 _CODES: Final = {kind.title.encode("ascii"): code for code, kind in PROBLEMS.items()}
 _LONGEST_DATE: Final = 64
 
@@ -85,7 +87,12 @@ def failure_code(headers: RawHeaders) -> str | None:
     The words of A-34 count in any form: to take an indeterminate outcome for a failure would be worse.
     """
     message = field(headers, fields.MESSAGE.key) or b""
-    return INDETERMINATE if _CODES.get(message) == INDETERMINATE else refusal(headers)
+    return OUTCOME_INDETERMINATE if message == INDETERMINATE_MESSAGE.encode() else refusal(headers)
+
+
+def is_indeterminate(answer: TwoPhaseAnswer) -> bool:
+    """Whether the server says that it does not know whether the effects happened (A-34, its exact words)."""
+    return answer.phase is Phase.FAILED and answer.message == INDETERMINATE_MESSAGE
 
 
 @lru_cache(maxsize=64)  # A server says the same for a second.

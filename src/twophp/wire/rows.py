@@ -65,6 +65,7 @@ class WireRow(msgspec.Struct, kw_only=True, gc=False):
     client_id_is_proxy: bool = False
     settled_at: At | None = None
     request_digest: Digest | None = None
+    indeterminate: bool = False
 
 
 class _Batch(msgspec.Struct):
@@ -150,6 +151,7 @@ def _entry(row: WireRow) -> LedgerEntry:
         row.client_id_is_proxy,
         _maybe(row.settled_at),
         row.request_digest,
+        row.indeterminate,
     )
 
 

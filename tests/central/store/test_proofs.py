@@ -17,6 +17,7 @@ from twophp.central import merkle
 from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, TreeHead
 from twophp.core.errors import Refused
+from twophp.core.intent import Phase
 
 pytestmark = pytest.mark.anyio
 
@@ -186,7 +187,12 @@ def test_a_leaf_is_the_tag_and_the_row_as_messagepack() -> None:
     entry = replace(order(1), sync_timestamp=T0)
     tag, _newline, row = merkle.leaf_bytes(entry).partition(b"\n")
     assert tag == b"twophp:central-leaf:1"
-    assert msgspec.msgpack.decode(row) == list(msgspec.json.decode(msgspec.json.encode(msgspec.structs.astuple(entry))))
+    fields = list(msgspec.json.decode(msgspec.json.encode(msgspec.structs.astuple(entry))))
+    assert msgspec.msgpack.decode(row) == fields[:21], "as it was before there was a field for what is indeterminate"
+    failed = replace(order(1, phase=Phase.FAILED), sync_timestamp=T0)
+    said = replace(failed, indeterminate=True)
+    assert merkle.leaf_bytes(said) != merkle.leaf_bytes(failed)
+    assert msgspec.msgpack.decode(merkle.leaf_bytes(said).partition(b"\n")[2])[21:] == [True]
 
 
 @pytest.mark.parametrize("size", [1_000, 100_000, 10_000_000, 10**12])

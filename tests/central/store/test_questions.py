@@ -110,6 +110,7 @@ async def test_what_stalled(store: CentralStore) -> None:
 
 QUESTIONS: dict[str, dict[str, Any]] = {
     "initiated": {"source": "serviceA", "actor": "client"},
+    "indeterminate": {"indeterminate": True},
     "stalled": {"phases": frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})},
     "either id": {"correlation_id": "client-1"},
 }
@@ -152,6 +153,8 @@ WANTED: list[tuple[dict[str, Any], list[str]]] = [
     ({"since": T0 + 5, "until": T0 + 7}, ["E06", "E05"]),
     ({"since": T0 + 5, "source": "serviceA"}, ["E07", "E05"]),
     ({"source": "nobody"}, []),
+    ({"indeterminate": True}, []),
+    ({"indeterminate": False, "target": "serviceB1"}, ["E03"]),
 ]
 
 
@@ -254,6 +257,7 @@ def measured(number: int, random: Random) -> LedgerEntry:
         phase_2_timestamp=confirmed,
         settled_at=ended,
         service_endpoint=endpoint,
+        indeterminate=phase is Phase.FAILED and random.random() < 0.3,
     )
 
 
@@ -264,7 +268,7 @@ def ranked(values: Sequence[int], share: float) -> int | None:
 
 def expected(day: str, endpoint: str, rows: Sequence[LedgerEntry]) -> Sla:
     confirm = [row.phase_2_timestamp - row.phase_1_timestamp for row in rows if row.phase_2_timestamp is not None]
-    done = [row for row in rows if row.phase in (Phase.COMMITTED, Phase.FAILED)]
+    done = [row for row in rows if row.phase in (Phase.COMMITTED, Phase.FAILED) and not row.indeterminate]
     settle = [row.settled_at - row.phase_2_timestamp for row in done if row.phase_2_timestamp and row.settled_at]
     over = [row for row in rows if row.mode is not Mode.AUTO_CONFIRM and row.phase is not Phase.WAITING_CONFIRM]
     count = {phase: sum(row.phase is phase for row in rows) for phase in Phase}
@@ -273,7 +277,8 @@ def expected(day: str, endpoint: str, rows: Sequence[LedgerEntry]) -> Sla:
         service_endpoint=endpoint,
         calls=len(rows),
         committed=count[Phase.COMMITTED],
-        failed=count[Phase.FAILED],
+        failed=sum(row.phase is Phase.FAILED and not row.indeterminate for row in rows),
+        indeterminate=sum(row.indeterminate for row in rows),
         ttl_expired=count[Phase.TTL_EXPIRED],
         abandoned=count[Phase.ABANDONED],
         open=count[Phase.WAITING_CONFIRM] + count[Phase.PROCESSING],

@@ -128,6 +128,12 @@ phase = ANY (?::text[])
 -- name: open_only
 (outcome IS NULL OR outcome = 'TTL_EXPIRED')
 
+-- name: indeterminate_only
+indeterminate
+
+-- name: determinate_only
+NOT indeterminate
+
 -- name: since
 phase_1_timestamp >= ?
 
@@ -171,12 +177,14 @@ SELECT * FROM entry WHERE sequence > $1 ORDER BY sequence LIMIT $2;
 -- name: sla
 WITH called AS (
     SELECT to_char(to_timestamp(phase_1_timestamp / 1000) AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, service_endpoint,
-        phase, mode, phase_2_timestamp, phase_2_timestamp - phase_1_timestamp AS confirm_ms,
-        CASE WHEN phase = 'COMMITTED' OR phase = 'FAILED' THEN settled_at - phase_2_timestamp END AS settle_ms
+        phase, indeterminate, mode, phase_2_timestamp, phase_2_timestamp - phase_1_timestamp AS confirm_ms,
+        CASE WHEN (phase = 'COMMITTED' OR phase = 'FAILED') AND NOT indeterminate
+            THEN settled_at - phase_2_timestamp END AS settle_ms
     FROM entry WHERE phase_1_timestamp >= $1 AND phase_1_timestamp < $2 AND actor = 'server'
 )
 SELECT day, service_endpoint, count(*),
-    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED'),
+    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED' AND NOT indeterminate),
+    count(*) FILTER (WHERE indeterminate),
     count(*) FILTER (WHERE phase = 'TTL_EXPIRED'), count(*) FILTER (WHERE phase = 'ABANDONED'),
     count(*) FILTER (WHERE phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING'),
     (avg((phase_2_timestamp IS NOT NULL)::integer) FILTER (
@@ -189,13 +197,15 @@ FROM called GROUP BY day, service_endpoint ORDER BY day, service_endpoint;
 
 -- name: activity
 WITH called AS (
-    SELECT phase_1_timestamp / $3::bigint * $3::bigint AS step, phase,
+    SELECT phase_1_timestamp / $3::bigint * $3::bigint AS step, phase, indeterminate,
         phase_2_timestamp - phase_1_timestamp AS confirm_ms,
-        CASE WHEN phase = 'COMMITTED' OR phase = 'FAILED' THEN settled_at - phase_2_timestamp END AS settle_ms
+        CASE WHEN (phase = 'COMMITTED' OR phase = 'FAILED') AND NOT indeterminate
+            THEN settled_at - phase_2_timestamp END AS settle_ms
     FROM entry WHERE phase_1_timestamp >= $1 AND phase_1_timestamp < $2 AND actor = 'server'
 )
 SELECT step,
-    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED'),
+    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED' AND NOT indeterminate),
+    count(*) FILTER (WHERE indeterminate),
     count(*) FILTER (WHERE phase = 'TTL_EXPIRED'), count(*) FILTER (WHERE phase = 'ABANDONED'),
     count(*) FILTER (WHERE phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING'),
     percentile_disc(0.5) WITHIN GROUP (ORDER BY confirm_ms), percentile_disc(0.95) WITHIN GROUP (ORDER BY confirm_ms),

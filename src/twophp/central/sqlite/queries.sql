@@ -45,7 +45,7 @@ SELECT spot & 34359738367 FROM carray(?1) CROSS JOIN spot ON spot BETWEEN value 
 SELECT entry.* FROM carray(?2) CROSS JOIN entry ON sequence = value AND +service_ledger_id = ?1;
 
 -- name: insert_entry
-INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_spots
 -- Two ids of a row may have one spot.
@@ -133,6 +133,12 @@ phase IN (SELECT value FROM json_each(?))
 -- name: open_only
 sequence IN (SELECT sequence FROM entry INDEXED BY entry_open WHERE outcome IS NULL OR outcome = 'TTL_EXPIRED')
 
+-- name: indeterminate_only
+sequence IN (SELECT sequence FROM entry INDEXED BY entry_indeterminate WHERE indeterminate = 1)
+
+-- name: determinate_only
+indeterminate = 0
+
 -- name: since
 phase_1_timestamp >= ?
 
@@ -182,11 +188,14 @@ SELECT * FROM entry WHERE sequence > ? ORDER BY sequence LIMIT ?;
 
 -- name: sla
 -- A percentile is the smallest value that so large a share of the values does not exceed. Both times are ranked among
--- those of their day and endpoint; where there is none, it counts for nothing.
+-- those of their day and endpoint; where there is none, it counts for nothing. What is indeterminate is counted apart:
+-- it is no ordinary failure, and how long it took to find that out says nothing of the handler.
 WITH called AS (
-    SELECT date(phase_1_timestamp / 1000, 'unixepoch') AS day, service_endpoint, phase, mode, phase_2_timestamp,
+    SELECT date(phase_1_timestamp / 1000, 'unixepoch') AS day, service_endpoint, phase, indeterminate, mode,
+        phase_2_timestamp,
         phase_2_timestamp - phase_1_timestamp AS confirm_ms,
-        CASE WHEN phase = 'COMMITTED' OR phase = 'FAILED' THEN settled_at - phase_2_timestamp END AS settle_ms
+        CASE WHEN (phase = 'COMMITTED' OR phase = 'FAILED') AND indeterminate = 0
+            THEN settled_at - phase_2_timestamp END AS settle_ms
     FROM entry WHERE phase_1_timestamp >= ?1 AND phase_1_timestamp < ?2 AND actor = 'server'
 ),
 ranked AS (
@@ -196,7 +205,8 @@ ranked AS (
     FROM called
 )
 SELECT day, service_endpoint, count(*),
-    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED'),
+    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED' AND indeterminate = 0),
+    count(*) FILTER (WHERE indeterminate = 1),
     count(*) FILTER (WHERE phase = 'TTL_EXPIRED'), count(*) FILTER (WHERE phase = 'ABANDONED'),
     count(*) FILTER (WHERE phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING'),
     avg(phase_2_timestamp IS NOT NULL) FILTER (
@@ -209,8 +219,10 @@ FROM ranked GROUP BY day, service_endpoint ORDER BY day, service_endpoint;
 
 -- name: activity
 WITH called AS (
-    SELECT phase_1_timestamp / ?3 * ?3 AS step, phase, phase_2_timestamp - phase_1_timestamp AS confirm_ms,
-        CASE WHEN phase = 'COMMITTED' OR phase = 'FAILED' THEN settled_at - phase_2_timestamp END AS settle_ms
+    SELECT phase_1_timestamp / ?3 * ?3 AS step, phase, indeterminate,
+        phase_2_timestamp - phase_1_timestamp AS confirm_ms,
+        CASE WHEN (phase = 'COMMITTED' OR phase = 'FAILED') AND indeterminate = 0
+            THEN settled_at - phase_2_timestamp END AS settle_ms
     FROM entry WHERE phase_1_timestamp >= ?1 AND phase_1_timestamp < ?2 AND actor = 'server'
 ),
 ranked AS (
@@ -220,7 +232,8 @@ ranked AS (
     FROM called
 )
 SELECT step,
-    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED'),
+    count(*) FILTER (WHERE phase = 'COMMITTED'), count(*) FILTER (WHERE phase = 'FAILED' AND indeterminate = 0),
+    count(*) FILTER (WHERE indeterminate = 1),
     count(*) FILTER (WHERE phase = 'TTL_EXPIRED'), count(*) FILTER (WHERE phase = 'ABANDONED'),
     count(*) FILTER (WHERE phase = 'WAITING_CONFIRM' OR phase = 'PROCESSING'),
     min(confirm_ms) FILTER (WHERE confirm_rank >= 0.5), min(confirm_ms) FILTER (WHERE confirm_rank >= 0.95),

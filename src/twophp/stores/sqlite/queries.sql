@@ -66,11 +66,11 @@ WHERE mode = 'async';
 SELECT client_correlation_id, server_correlation_id FROM intent WHERE due_at < ? ORDER BY due_at LIMIT ?;
 
 -- name: insert_intent
-INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_intent
 UPDATE intent SET phase = ?, version = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, owner = ?,
-    lease_until = ?, fence = ?, has_payload = ?, transaction_reference = ?, due_at = ? WHERE id = ?;
+    lease_until = ?, fence = ?, has_payload = ?, transaction_reference = ?, due_at = ?, indeterminate = ? WHERE id = ?;
 
 -- name: delete_intent
 DELETE FROM intent WHERE id = ?;
@@ -117,12 +117,12 @@ SELECT call.* FROM json_each(?) AS wanted CROSS JOIN call ON client_correlation_
 SELECT client_correlation_id FROM call WHERE due_at < ? ORDER BY due_at LIMIT ?;
 
 -- name: insert_call
-INSERT INTO call VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO call VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_call
 UPDATE call SET stage = ?, version = ?, row_version = ?, server_correlation_id = ?, ttl_ms = ?, registered_at = ?,
     confirm_by = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, status_url = ?, acknowledged_at = ?,
-    answered_at = ?, owner = ?, fence = ?, attempts = ?, last_error = ?, due_at = ? WHERE id = ?;
+    answered_at = ?, owner = ?, fence = ?, attempts = ?, last_error = ?, due_at = ?, indeterminate = ? WHERE id = ?;
 
 -- name: delete_call
 DELETE FROM call WHERE id = ?;
@@ -205,11 +205,11 @@ ORDER BY id LIMIT ?2;
 SELECT flow, state, resolution, count(*) FROM obligation WHERE reserved_at >= ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
 
 -- name: insert_entry
-INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_entry
 UPDATE entry SET phase = ?, phase_2_timestamp = ?, outcome = ?, payload_ref = ?, sync_timestamp = ?,
-    transaction_reference = ?, version = ?, settled_at = ? WHERE id = ?;
+    transaction_reference = ?, version = ?, settled_at = ?, indeterminate = ? WHERE id = ?;
 
 -- name: append_journal
 INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -414,16 +414,18 @@ AND NOT EXISTS (SELECT 1 FROM journal AS line WHERE line.record = journal.record
 GROUP BY record ORDER BY record;
 
 -- name: entries_without_call
-SELECT journal.seq, journal.subject, journal.after, entry.client_correlation_id, entry.phase,
-    entry.source, entry.service_ledger_id FROM entry
+SELECT journal.seq, journal.subject, journal.after,
+    EXISTS (SELECT 1 FROM journal AS line WHERE line.record = entry.id AND line.event = 'indeterminate'),
+    entry.client_correlation_id, entry.phase, entry.indeterminate, entry.source, entry.service_ledger_id FROM entry
 LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
 WHERE actor = 'client' AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id)
 AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id) ORDER BY entry.id;
 
 -- name: entries_without_intent
 -- The rows of what was forgotten: the last line about the record still says how it ended.
-SELECT journal.seq, journal.subject, journal.after, entry.server_correlation_id, entry.phase,
-    entry.source, entry.service_ledger_id FROM entry
+SELECT journal.seq, journal.subject, journal.after,
+    EXISTS (SELECT 1 FROM journal AS line WHERE line.record = entry.id AND line.event = 'indeterminate'),
+    entry.server_correlation_id, entry.phase, entry.indeterminate, entry.source, entry.service_ledger_id FROM entry
 LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
 WHERE actor = 'server' AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id) ORDER BY entry.id;
 

@@ -36,6 +36,7 @@ def _intent(row: Row) -> Intent:
     values[7] = _MODES[row[7]]
     values[15] = _PHASES[row[15]]
     values[24] = bool(row[24])
+    values[28] = bool(row[28])
     return Intent(*values[1:])
 
 
@@ -56,6 +57,7 @@ def _call(row: Row) -> Call:
     values = list(row)
     values[8] = _MODES[row[8]]
     values[10] = _STAGES[row[10]]
+    values[29] = bool(row[29])
     return Call(*values[1:])
 
 
@@ -66,6 +68,7 @@ def entry_of(row: Row) -> LedgerEntry:
     values[13] = _PHASES[row[13]] if row[13] is not None else None
     values[18] = _MODES[row[18]]
     values[19] = bool(row[19])
+    values[22] = bool(row[22])
     return LedgerEntry(*values[1:])
 
 
@@ -77,7 +80,7 @@ def line_of(row: Row) -> JournalLine:
 
 entry_changes: Final = attrgetter(
     *("phase", "phase_2_timestamp", "outcome", "payload_ref", "sync_timestamp", "transaction_reference", "version"),
-    "settled_at",
+    *("settled_at", "indeterminate"),
 )
 
 INTENTS: Final = Table(

@@ -460,12 +460,13 @@ class _Inspection:
                 self._find("seal_unopened", problem, subject=row.name)
 
     def _check_rows_of_the_forgotten(self, statement: str, id_name: str) -> None:
-        for seq, *said, subject, phase, source, ledger_id in self._execute(sql(statement)):
+        for seq, *said, subject, phase, indeterminate, source, ledger_id in self._execute(sql(statement)):
             about = f"ledger row of {subject}"
             if seq is None:
                 self._find("entry_differs", f"{about}: the journal has no line about it", subject=subject)
                 continue
-            for problem in _differences((id_name, "phase"), (subject, phase), said):
+            names, found = (id_name, "phase", "indeterminate"), (subject, phase, indeterminate)
+            for problem in _differences(names, found, said):
                 self._find("entry_differs", f"{about}: {problem}, as line {seq} says", seq=seq, subject=subject)
             for problem in self._writer.problems(source, ledger_id):
                 self._find("entry_differs", f"{about}: {problem}", seq=seq, subject=subject)
