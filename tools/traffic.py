@@ -71,6 +71,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     client_phase: Phase | None  # None: the client has no row here.
     has_server: bool = True
     mode: Mode = Mode.STANDARD
+    indeterminate: bool = False
     ttl_ms: int = 30_000
 
     @property
@@ -111,6 +112,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
             "client_id_is_proxy": self.mode is Mode.TRANSPARENT,
             "settled_at": self._settled_at(phase, at),
             "request_digest": digest(b"traffic", self.client_id.encode()),
+            "indeterminate": self.indeterminate and phase is Phase.FAILED,
         }
         return LedgerEntry(**known)
 

@@ -122,7 +122,7 @@ def test_trouble_is_shown_before_anything_else() -> None:
     tree = large(900)
     drawn_calls = [one for top in shown(tree.roots, View()) for one in flat(top) if one.call is not None]
     failed = [one for one in drawn_calls if one.call is not None and one.call.pair.server.phase is Phase.FAILED]  # type: ignore[union-attr]
-    assert len(failed) == everything(tree.roots).phases[Phase.FAILED] == 6
+    assert len(failed) == everything(tree.roots).states[Phase.FAILED] == 6
 
 
 def flat(one: Shown) -> list[Shown]:

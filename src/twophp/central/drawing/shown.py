@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from twophp.central.drawing.words import INDETERMINATE, State
 from twophp.core.calltree import Branch
 from twophp.core.intent import Phase
 from twophp.core.pairing import Pair, Verdict
@@ -26,6 +27,7 @@ MOST_CHILDREN: Final = 12
 MOST_AT_THE_TOP: Final = 60
 """Of the topmost call there is room for more: whoever follows a rest wants to see it."""
 
+_FAILED: Final = frozenset({Phase.FAILED, INDETERMINATE})
 _STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
 _SOUND: Final = frozenset({Verdict.PAIRED, Verdict.SERVER_ONLY_BY_DESIGN})
 
@@ -34,7 +36,7 @@ class Sum(msgspec.Struct, frozen=True):
     """What can be said of some calls together: how many, how they ended, how bad the worst is."""
 
     calls: int
-    phases: Mapping[Phase, int]
+    states: Mapping[State, int]
     trouble: int
 
 
@@ -57,20 +59,20 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     most: int = MOST_CALLS
 
 
-def phase_of(pair: Pair) -> Phase:
+def state_of(pair: Pair) -> State:
     """How far the call came. The server knows best (A-49)."""
     known = pair.server or pair.client
     assert known is not None, "a pair has a row"
-    return known.phase
+    return INDETERMINATE if pair.indeterminate else known.phase
 
 
 def trouble(pair: Pair) -> int:
     """How urgently somebody should look at it: 0 not at all, 3 at once."""
     if pair.is_alarm:
         return 3
-    if phase_of(pair) is Phase.FAILED:
+    if state_of(pair) in _FAILED:
         return 2
-    return 1 if phase_of(pair) in _STALLED or pair.verdict not in _SOUND else 0
+    return 1 if state_of(pair) in _STALLED or pair.verdict not in _SOUND else 0
 
 
 def shown(roots: Sequence[Branch], view: View) -> tuple[Shown, ...]:
@@ -152,7 +154,7 @@ def _sums(roots: Sequence[Branch]) -> dict[int, Sum]:
     """Of every call, itself and all below it; from the leaves up."""
     sums: dict[int, Sum] = {}
     for call in reversed(list(_breadth_first(roots))):
-        own = Sum(1, {phase_of(call.pair): 1}, trouble(call.pair))
+        own = Sum(1, {state_of(call.pair): 1}, trouble(call.pair))
         sums[id(call)] = _together([own, *(sums[id(child)] for child in call.children)])
     return sums
 
@@ -167,8 +169,8 @@ def _breadth_first(roots: Sequence[Branch]) -> Iterator[Branch]:
 def _together(sums: Sequence[Sum]) -> Sum:
     if len(sums) == 1:
         return sums[0]
-    phases: dict[Phase, int] = {}
+    states: dict[State, int] = {}
     for one in sums:
-        for phase, many in one.phases.items():
-            phases[phase] = phases.get(phase, 0) + many
-    return Sum(sum(one.calls for one in sums), phases, max((one.trouble for one in sums), default=0))
+        for state, many in one.states.items():
+            states[state] = states.get(state, 0) + many
+    return Sum(sum(one.calls for one in sums), states, max((one.trouble for one in sums), default=0))

@@ -14,12 +14,11 @@ from markupsafe import Markup
 
 from twophp.central.drawing import words
 from twophp.central.drawing.layout import BETWEEN, HEIGHT, TALL, WIDTH, Picture, Place, children_of, laid_out
-from twophp.central.drawing.shown import Shown, phase_of, trouble
+from twophp.central.drawing.shown import Shown, state_of, trouble
 from twophp.central.drawing.svg import cut, element, icon, line, number, text
 from twophp.central.missing import Missing
 from twophp.core.calltree import Branch
 from twophp.core.entry import LedgerEntry
-from twophp.core.intent import Phase
 from twophp.core.pairing import Pair, PairKey, Verdict
 
 MARGIN: Final = 16
@@ -173,7 +172,7 @@ def _card(place: Place, drawing: Drawing, links: Links) -> Markup:
         aria_label=spoken(place.shown, missing),
     )
     is_member = drawing.member in call.pair.key
-    classes = f"card {words.CLASSES[phase_of(call.pair)]}{_alarm(place.shown)}{' member' if is_member else ''}"
+    classes = f"card {words.CLASSES[state_of(call.pair)]}{_alarm(place.shown)}{' member' if is_member else ''}"
     return element(
         "g",
         body,
@@ -188,14 +187,14 @@ def _face(place: Place, call: Branch, missing: Missing | None) -> list[Markup]:
     x, y, pair = place.x, place.y, call.pair
     known = pair.server or pair.client
     assert known is not None, "a pair has a row"
-    phase = phase_of(pair)
+    state = state_of(pair)
     marks = [
         element("title", known.service_endpoint),
         element("rect", x=x, y=y, width=WIDTH, height=place.height, rx=7, class_="face"),
         element("rect", x=x + 0.5, y=y + 9, width=3.5, height=place.height - 18, rx=1.7, class_="bar"),
-        icon(words.CLASSES[phase], x + 13, y + 10, 14, "state"),
-        text(cut(known.service_endpoint, WIDTH - 59 - 7 * len(words.LABELS[phase]), 13.5), x + 33, y + 21.5, "name"),
-        text(words.LABELS[phase], x + WIDTH - 12, y + 21.5, "phase", anchor="end"),
+        icon(words.CLASSES[state], x + 13, y + 10, 14, "state"),
+        text(cut(known.service_endpoint, WIDTH - 59 - 7 * len(words.LABELS[state]), 13.5), x + 33, y + 21.5, "name"),
+        text(words.LABELS[state], x + WIDTH - 12, y + 21.5, "phase", anchor="end"),
         *_side("client", pair.client, x + 13, y + 35),
         *_side("server", pair.server, x + 13 + SIDE_WIDTH + 7, y + 35),
     ]
@@ -230,7 +229,7 @@ def _knob(place: Place, links: Links) -> list[Markup]:
     return [
         element(
             "a",
-            element("title", spoken_label + (f", {told(one.below.phases)}" if folded else "")),
+            element("title", spoken_label + (f", {told(one.below.states)}" if folded else "")),
             element("rect", x=x, y=place.middle - 8, width=width, height=16, rx=8, class_="knob"),
             text(label, x + width / 2, place.middle + 4, "knob-label", anchor="middle"),
             href=links.fold(one.call.pair),
@@ -245,14 +244,14 @@ def _rest(place: Place, links: Links) -> Markup:
     label = f"{words.count(one.below.calls)} more call{'' if one.below.calls == 1 else 's'}"
     return element(
         "a",
-        element("title", f"{label}: {told(one.below.phases)}"),
+        element("title", f"{label}: {told(one.below.states)}"),
         element("rect", x=place.x + 4, y=place.y + 4, width=WIDTH, height=place.height - 4, rx=7, class_="stack"),
         element("rect", x=place.x, y=place.y, width=WIDTH, height=place.height - 4, rx=7, class_="face"),
         text(label, place.x + 13, place.y + 16, "name"),
-        text(cut(told(one.below.phases), WIDTH - 26, 11.5), place.x + 13, place.y + 30, "source"),
+        text(cut(told(one.below.states), WIDTH - 26, 11.5), place.x + 13, place.y + 30, "source"),
         href=links.rest(one.rest_of, one.first),
         class_="rest" + (" alarm" if one.below.trouble > 1 else ""),
-        aria_label=f"{label}: {told(one.below.phases)}",
+        aria_label=f"{label}: {told(one.below.states)}",
     )
 
 
@@ -260,10 +259,10 @@ def _calls(many: int) -> str:
     return f"{words.count(many)} call{'' if many == 1 else 's'}"
 
 
-def told(phases: Mapping[Phase, int]) -> str:
+def told(states: Mapping[words.State, int]) -> str:
     """``980 committed, 8 failed``: worst first."""
-    found = [(phase, phases[phase]) for phase in (*words.PHASES[1:], words.PHASES[0]) if phases.get(phase)]
-    return ", ".join(f"{words.count(many)} {words.LABELS[phase].lower()}" for phase, many in found)
+    found = [(state, states[state]) for state in (*words.STATES[1:], words.STATES[0]) if states.get(state)]
+    return ", ".join(f"{words.count(many)} {words.LABELS[state].lower()}" for state, many in found)
 
 
 def spoken(one: Shown, missing: Missing | None) -> str:
@@ -273,7 +272,7 @@ def spoken(one: Shown, missing: Missing | None) -> str:
     known = pair.server or pair.client
     assert known is not None, "a pair has a row"
     caller = pair.client.source if pair.client is not None else "an unknown client"
-    parts = [f"{known.service_endpoint}, called by {caller}: {words.LABELS[phase_of(pair)]}"]
+    parts = [f"{known.service_endpoint}, called by {caller}: {words.LABELS[state_of(pair)]}"]
     parts += [f"no {actor} row" for actor, row in (("client", pair.client), ("server", pair.server)) if row is None]
     if why := words.reason(pair, missing):
         parts.append(why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from twophp.central.drawing.svg import NO_BREAK
@@ -25,27 +25,36 @@ PHASES: Final = (
     Phase.WAITING_CONFIRM,
     Phase.PROCESSING,
 )
+INDETERMINATE: Final = "INDETERMINATE"
+"""How a FAILED call is shown of which nobody knows whether its effects happened (A-34)."""
+
+State: TypeAlias = str
+"""What a page shows of a call: its phase, or that it is indeterminate."""
+
+STATES: Final[Sequence[State]] = (*PHASES[:2], INDETERMINATE, *PHASES[2:])
 """In the order that pictures and legends have them: how calls end, then those that have not."""
 
-CLASSES: Final[Mapping[Phase, str]] = {phase: phase.value.lower().replace("_", "-") for phase in Phase}
-"""The name of a phase's colour in the style sheet and of its symbol, so that no state is told by colour alone."""
+CLASSES: Final[Mapping[State, str]] = {state: state.lower().replace("_", "-") for state in (*Phase, INDETERMINATE)}
+"""The name of a state's colour in the style sheet and of its symbol, so that no state is told by colour alone."""
 
-LABELS: Final[Mapping[Phase, str]] = {
+LABELS: Final[Mapping[State, str]] = {
     Phase.ABSENT: "Absent",
     Phase.WAITING_CONFIRM: "Waiting",
     Phase.PROCESSING: "Processing",
     Phase.COMMITTED: "Committed",
     Phase.FAILED: "Failed",
+    INDETERMINATE: "Indeterminate",
     Phase.TTL_EXPIRED: "Expired",
     Phase.ABANDONED: "Abandoned",
 }
 
-MEANINGS: Final[Mapping[Phase, str]] = {
+MEANINGS: Final[Mapping[State, str]] = {
     Phase.ABSENT: "nothing is known of it",
     Phase.WAITING_CONFIRM: "registered, not confirmed yet; nothing has run",
     Phase.PROCESSING: "confirmed; past the point of no return, and running",
     Phase.COMMITTED: "done, and its answer is kept",
     Phase.FAILED: "ran and failed; its answer is kept",
+    INDETERMINATE: "failed, and nobody knows whether its effects happened: look before it is made anew",
     Phase.TTL_EXPIRED: "not confirmed in time; nothing ran",
     Phase.ABANDONED: "never confirmed, and cleaned up; nothing ran",
 }
@@ -73,6 +82,11 @@ _SHORT_MISSING: Final[Mapping[Missing, str]] = {
     Missing.NOT_SYNCED_YET: "not synced yet",
     Missing.LOST: "lost: should be here",
 }
+
+
+def row_state(entry: LedgerEntry) -> State:
+    """What a page shows of a row."""
+    return INDETERMINATE if entry.indeterminate else entry.phase
 
 
 def reason(pair: Pair, missing: Missing | None) -> str:

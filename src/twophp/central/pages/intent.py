@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from twophp.central.drawing.words import LABELS, duration
+from twophp.central.drawing.words import CLASSES, LABELS, duration, row_state
 from twophp.central.merkle import inclusion_path, leaf_hash, verify_inclusion
 from twophp.central.pages.frame import Routes, Visit, not_found, reading
 from twophp.central.pages.rendering import iso, of_pair
@@ -23,7 +23,7 @@ from twophp.core.records import Instant
 
 MOST_CHILDREN: Final = 50
 TIMES: Final = frozenset({"phase_1_timestamp", "phase_2_timestamp", "sync_timestamp"})
-OURS: Final = ("version", "mode", "settled_at", "request_digest")
+OURS: Final = ("version", "mode", "settled_at", "request_digest", "indeterminate")
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ def fields(pair: Pair) -> list[Field]:
 
 _PRIVATE: Final = frozenset(
     {"service_ledger_id", "actor", "source", "target", "parent_reference_id", "phase", "outcome", *TIMES}
-    | {"payload_ref", "transaction_reference", "version", "settled_at"}
+    | {"payload_ref", "transaction_reference", "version", "settled_at", "indeterminate"}
 )
 """What the two sides may well say differently."""
 
@@ -137,8 +137,8 @@ def _told_by(row: LedgerEntry) -> list[Event]:
     elif is_server and row.phase is Phase.WAITING_CONFIRM:
         told.append(_after(start, start + row.ttl_ms, row.source, "deadline for Phase 2", "ttl-expired"))
     if row.settled_at is not None:
-        label = LABELS[row.phase].lower()
-        told.append(_after(start, row.settled_at, row.source, label, row.phase.lower().replace("_", "-")))
+        state = row_state(row)
+        told.append(_after(start, row.settled_at, row.source, LABELS[state].lower(), CLASSES[state]))
     if row.sync_timestamp is not None:
         told.append(
             Event(at=row.sync_timestamp, who="central", what=f"took up version {row.version} of the {row.actor}'s row")

@@ -41,6 +41,7 @@ DEFAULT: Final = "24h"
 COUNTS: Final = (
     ("Committed", "committed", "committed"),
     ("Failed", "failed", "failed"),
+    ("Indeterminate", "indeterminate", "indeterminate"),
     ("Expired", "ttl-expired", "ttl_expired"),
     ("Abandoned", "abandoned", "abandoned"),
     ("Open", "processing", "open"),
@@ -54,6 +55,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     committed: int
     failed: int
+    indeterminate: int
     unconfirmed: int
     open: int
 
@@ -100,12 +102,11 @@ async def _steps(visit: Visit, wanted: Range) -> list[Activity]:
 
 def totals(steps: Sequence[Activity]) -> Totals:
     """The sums."""
-    committed, failed, still_open = (
-        sum(getattr(step, name) for step in steps) for name in ("committed", "failed", "open")
-    )
+    sums = {
+        name: sum(getattr(step, name) for step in steps) for name in ("committed", "failed", "indeterminate", "open")
+    }
     unconfirmed = sum(step.ttl_expired + step.abandoned for step in steps)
-    calls = committed + failed + unconfirmed + still_open
-    return Totals(calls=calls, committed=committed, failed=failed, unconfirmed=unconfirmed, open=still_open)
+    return Totals(calls=sum(sums.values()) + unconfirmed, unconfirmed=unconfirmed, **sums)
 
 
 def _latest(steps: Sequence[Activity]) -> Activity | None:
@@ -117,6 +118,8 @@ def outcomes_chart(steps: Sequence[Activity], wanted: Range) -> Markup:
     """How many calls began in each step, by how they ended."""
     sums = totals(steps)
     summary = f"Calls by outcome: {sums.calls} in {wanted.label}, {sums.committed} committed, {sums.failed} failed."
+    if sums.indeterminate:
+        summary += f" {sums.indeterminate} indeterminate."
     series = [
         Series(name=label, class_=class_, values=[getattr(step, field) for step in steps])
         for label, class_, field in COUNTS

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from twophp.central.drawing import words
-from twophp.central.drawing.shown import phase_of
+from twophp.central.drawing.shown import state_of
 from twophp.central.drawing.svg import printable
 from twophp.core.intent import Phase
 from twophp.core.pairing import Pair
@@ -133,7 +133,8 @@ def environment() -> Environment:
         "labels": words.LABELS,
         "classes": words.CLASSES,
         "meanings": words.MEANINGS,
-        "phase_of": phase_of,
+        "state_of": state_of,
+        "row_state": words.row_state,
         "reason": words.reason,
         "rate": words.rate,
         "confirmed_after_ms": words.confirmed_after_ms,

@@ -18,6 +18,7 @@ from twophp.core.records import Instant
 
 PER_PAGE: Final = 50
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TRUTH: Final = {"true": True, "false": False}
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     phase: tuple[str, ...]
     verdict: tuple[str, ...]
+    indeterminate: str
     since: str
     until: str
 
@@ -66,7 +68,7 @@ async def search(visit: Visit) -> Response:
 
 
 def _asked(visit: Visit) -> Asked:
-    names = ("q", "source", "target", "endpoint", "actor", "since", "until")
+    names = ("q", "source", "target", "endpoint", "actor", "indeterminate", "since", "until")
     given: dict[str, Any] = {name: visit.asked(name) for name in names}
     for name, known in (("phase", {str(phase) for phase in PHASES}), ("verdict", {str(one) for one in Verdict})):
         given[name] = tuple(one for one in visit.request.query_params.getlist(name)[:10] if one in known)
@@ -82,6 +84,7 @@ def _wanted(asked: Asked) -> Wanted:
         service_endpoint=asked.endpoint or None,
         actor="client" if actor == "client" else "server" if actor == "server" else None,
         phases=frozenset(Phase(phase) for phase in asked.phase),
+        indeterminate=_TRUTH.get(asked.indeterminate),
         since=instant(asked.since),
         until=instant(asked.until),
     )

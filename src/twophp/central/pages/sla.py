@@ -29,6 +29,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     committed: int
     failed: int
+    indeterminate: int
     unconfirmed: int
     open: int
     confirmed: float
@@ -78,6 +79,7 @@ def _endpoint(name: str, lines: Sequence[Sla], days: Sequence[str]) -> Endpoint:
         calls=calls,
         committed=sum(line.committed for line in lines),
         failed=sum(line.failed for line in lines),
+        indeterminate=sum(line.indeterminate for line in lines),
         unconfirmed=sum(line.ttl_expired + line.abandoned for line in lines),
         open=sum(line.open for line in lines),
         confirmed=sum((line.confirmation_rate or 0) * line.calls for line in lines),

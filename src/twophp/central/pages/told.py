@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from twophp.central.drawing.words import CLASSES, LABELS
+from twophp.central.drawing.words import CLASSES, INDETERMINATE, LABELS
 from twophp.central.pages.frame import Visit
 from twophp.central.ports import Service
 from twophp.central.told import Told, keepers, told_about
@@ -27,7 +27,7 @@ from twophp.wire.rows import instant_of
 ASKED: Final = "ask"
 """The parameter of the address that asks."""
 
-DOTS: Final[Mapping[str, str]] = {phase.value: class_ for phase, class_ in CLASSES.items()} | {
+DOTS: Final[Mapping[str, str]] = {str(state): class_ for state, class_ in CLASSES.items()} | {
     "PENDING": "waiting-confirm",
     "RUNNING": "processing",
     "DELIVERED": "committed",
@@ -40,6 +40,7 @@ DOTS: Final[Mapping[str, str]] = {phase.value: class_ for phase, class_ in CLASS
 _WORDS: Final[Mapping[str, str]] = {
     "WAITING_CONFIRM": "registered; waits for Phase 2",
     "PROCESSING": "confirmed; past the point of no return",
+    "indeterminate": "failed, and nobody knows whether its effects happened",
     "recovered": "taken over: the lease of whoever executed it had ended",
     "payload_purged": "payload destroyed, as its retention says",
     "attempt_failed": "attempt failed; to be made again",
@@ -119,7 +120,7 @@ def _moment(line: LineFacts, about: str) -> Moment:
     return Moment(
         line=line,
         at=at,
-        dot=DOTS.get(line.after, ""),
+        dot=CLASSES[INDETERMINATE] if line.event == "indeterminate" else DOTS.get(line.after, ""),
         what=_what(line),
         about=about,
         late_ms=max(instant_of(line.observed_at) - at, 0),

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from twophp.central.aside import aside
 from twophp.central.drawing.shown import MOST_CALLS, Shown, View, everything, shown
 from twophp.central.drawing.tree import Drawing, told, tree_picture
-from twophp.central.drawing.words import count
+from twophp.central.drawing.words import STATES, count
 from twophp.central.pages.frame import Routes, Visit, not_found, reading
 from twophp.central.pages.rendering import of_pair, url
 from twophp.central.questions import Tree
@@ -84,7 +84,7 @@ def _page(visit: Visit, asked: str, found: Tree) -> Response:
             tops=drawn,
             missing=found.missing,
             member=asked,
-            summary=f"Call tree of {count(sums.calls)} calls: {told(sums.phases)}. The table below has every row.",
+            summary=f"Call tree of {count(sums.calls)} calls: {told(sums.states)}. The table below has every row.",
             above=None if focus is not None else found.tree.above,
         ),
         looking,
@@ -96,7 +96,8 @@ def _page(visit: Visit, asked: str, found: Tree) -> Response:
         calls=len(calls),
         roots=found.tree.roots,
         sums=sums,
-        told=told(sums.phases),
+        states=STATES,
+        told=told(sums.states),
         alarms=[call.pair for call in calls if call.pair.is_alarm],
         is_whole=len(calls) <= MOST_CALLS,
         picture=picture,
