@@ -25,7 +25,11 @@ from twophp.stores.sqlite.verify import verify
 
 MUTATIONS = ("POST", "PUT", "PATCH", "DELETE")
 BUSY_MS = 5_000
-POLICIES = {"/later": Policy.standard(mode="async"), "*": Policy.standard()}
+POLICIES = {
+    "/later": Policy.standard(mode="async"),
+    "/unwritable-later": Policy.standard(mode="async"),
+    "*": Policy.standard(),
+}
 
 
 @contextmanager
@@ -53,6 +57,14 @@ class Heard:
         return self.headers.get(f"dtt-2php-{name}")
 
 
+class Unwritable(Response):
+    """Says that all is done, with a status that no ledger can keep: nobody knows what the handler has done."""
+
+    async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": "201", "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
 class Shop:
     """An application with orders, and a note of every request that reached its door and of every run of a handler."""
 
@@ -72,6 +84,8 @@ class Shop:
             Route("/later", self._create, methods=["POST"]),
             Route("/broken", self._break, methods=["POST"]),
             Route("/invalid", self._refuse, methods=["POST"]),
+            Route("/unwritable", self._lose, methods=["POST"]),
+            Route("/unwritable-later", self._lose, methods=["POST"]),
         ]
         self.app = Starlette(routes=routes)
 
@@ -90,6 +104,10 @@ class Shop:
     async def _refuse(self, _request: Request) -> Response:
         self.runs.append("invalid")
         return JSONResponse({"why": "no such thing"}, 422, {"x-shop": "yes"})
+
+    async def _lose(self, _request: Request) -> Response:
+        self.runs.append("unwritable")
+        return Unwritable()
 
     def lines(self) -> list[str]:
         return [heard.line for heard in self.heard]

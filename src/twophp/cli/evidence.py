@@ -17,11 +17,11 @@ from twophp.wire.instant import parse_instant
 
 _INTENT_FACTS: Final = (
     *("method", "path", "mode", "received_at", "deadline_at", "confirmed_at", "settled_at", "status", "resource_id"),
-    *("owner", "lease_until", "fence", "has_payload"),
+    *("owner", "lease_until", "fence", "has_payload", "indeterminate"),
 )
 _CALL_FACTS: Final = (
     *("method", "url", "mode", "sent_at", "registered_at", "confirm_by", "confirmed_at", "settled_at", "status"),
-    *("resource_id", "acknowledged_at", "answered_at", "attempts", "last_error"),
+    *("resource_id", "acknowledged_at", "answered_at", "attempts", "last_error", "indeterminate"),
 )
 _JOB_FACTS: Final = ("job_id", "work", "name", "state", "attempts", "created_at", "due_at", "last_error")
 _OBLIGATION_FACTS: Final = (

@@ -24,7 +24,8 @@ def ledger() -> None:
     which is asked with TWOPHP_OPERATOR_TOKEN. Several are joined. Reading is safe beside a running service: nothing is
     held up, made or migrated.
 
-    Exit codes: 0 fine, 1 something was found, 2 a ledger cannot be read or an id is not in it.
+    Exit codes: 0 fine, 1 something was found, 2 a ledger cannot be read or an id is not in it, 3 a call is
+    indeterminate and nothing worse was found (tree, show, pairs).
     """
 
 

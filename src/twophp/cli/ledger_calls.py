@@ -10,14 +10,14 @@ import click
 from rich.text import Text
 
 from twophp.cli.evidence import print_evidence
-from twophp.cli.output import FOUND, counted, examples, note, out, print_json, safe, show, table
+from twophp.cli.output import FOUND, INDETERMINATE, counted, examples, note, out, print_json, safe, show, table
 from twophp.cli.rows import (
     both_sides,
     call_tree_text,
     lasted,
     pair_document,
-    phase_text,
     rows_document,
+    state_text,
     tree_document,
     verdict_text,
     worked_table,
@@ -57,7 +57,8 @@ def tree(ctx: click.Context, correlation_id: str, ledgers: tuple[str, ...], *, a
     Any id of any call will do, the client's or the server's. Each participant keeps its own ledger, so name them all:
     they are joined. A side whose row is not there is shown as such, with the reason.
 
-    Exits with 1 if a call is in CONFLICT, or a row is missing that must be there.
+    Exits with 1 if a call is in CONFLICT, or a row is missing that must be there; else with 3 if a call is
+    indeterminate: it FAILED, and nobody knows whether its effects happened.
     """
     with joined(ledgers) as sources:
         found, cut = sources.tree(correlation_id)
@@ -110,7 +111,7 @@ def show_(ctx: click.Context, correlation_id: str, ledgers: tuple[str, ...], *, 
 
     CORRELATION_ID is the client's id or the server's. A central ledger has rows alone; it asks the services for the
     rest, if they can be asked and you may pull. Exits with 1 if the call is in CONFLICT, or a row is missing that
-    must be there.
+    must be there; else with 3 if it is indeterminate: it FAILED, and nobody knows whether its effects happened.
     """
     with joined(ledgers) as sources:
         pairs = sources.pairs_of(sources.ask(Find(correlation_id)).entries)
@@ -132,6 +133,10 @@ def _call_document(pair: Pair, sources: Ledgers) -> dict[str, Any]:
 def _print_call(pair: Pair, sources: Ledgers) -> None:
     console = out()
     console.print(Text.assemble(verdict_text(pair), f": {pair.words}\n"))
+    if pair.indeterminate:
+        console.print(
+            "Indeterminate: it failed, and nobody knows whether its effects happened. Look before you retry.\n"
+        )
     show(both_sides(pair))
     for name, told in sources.told_about(pair):
         print_evidence(name, told)
@@ -152,6 +157,7 @@ def _print_call(pair: Pair, sources: Ledgers) -> None:
     type=click.Choice([*Verdict]),
     help="Only calls with this verdict; repeatable.",
 )
+@click.option("--indeterminate", "only_indeterminate", is_flag=True, help="Only calls that are indeterminate.")
 @click.option(
     "--limit",
     default=1_000,
@@ -162,7 +168,13 @@ def _print_call(pair: Pair, sources: Ledgers) -> None:
 @JSON
 @click.pass_context
 def pairs(
-    ctx: click.Context, ledgers: tuple[str, ...], wanted: tuple[Verdict, ...], limit: int, *, as_json: bool
+    ctx: click.Context,
+    ledgers: tuple[str, ...],
+    wanted: tuple[Verdict, ...],
+    limit: int,
+    *,
+    only_indeterminate: bool,
+    as_json: bool,
 ) -> None:
     """Say of every call whether both sides registered it, and whether they agree.
 
@@ -173,15 +185,22 @@ def pairs(
     CLIENT_ONLY            no server's row: its ledger is not named, or the row is gone
     CONFLICT               the rows contradict each other
 
-    Exits with 1 if a call is in CONFLICT, or a row is missing that must be there.
+    A call may be indeterminate beside its verdict: it FAILED, and nobody knows whether its effects happened. Look at
+    the business side before anybody makes it anew.
+
+    Exits with 1 if a call is in CONFLICT, or a row is missing that must be there; else with 3 if a call is
+    indeterminate.
     """  # noqa: D301 - click's mark for lines that stay as they are
     with joined(ledgers) as sources:
         rows = sources.newest(limit)
         found = sources.pairs_of(rows.entries)
         chosen = [pair for pair in found if not wanted or pair.verdict in wanted]
+        chosen = [pair for pair in chosen if pair.indeterminate or not only_indeterminate]
         if as_json:
             documents = [pair_document(pair, sources.ledger_of) for pair in chosen]
-            print_json({"calls": documents, "verdicts": Counter(pair.verdict for pair in found), "cut": rows.cut})
+            verdicts = Counter(pair.verdict for pair in found)
+            indeterminate = sum(pair.indeterminate for pair in found)
+            print_json({"calls": documents, "verdicts": verdicts, "indeterminate": indeterminate, "cut": rows.cut})
         else:
             _print_pairs(chosen, system_clock())
             out().print(f"\n{counted(len(found), 'call')}: {_summary(found)}", markup=False)
@@ -203,24 +222,36 @@ def _print_pairs(chosen: Sequence[Pair], now: Instant) -> None:
             *_side_cells(pair.client),
             *_side_cells(pair.server),
             " / ".join(map(safe, pair.key)),
-            "" if pair.verdict is Verdict.PAIRED else pair.words,
+            _why(pair),
         )
     show(listed)
+
+
+def _why(pair: Pair) -> str:
+    told = [] if pair.verdict is Verdict.PAIRED else [pair.words]
+    return "; ".join([*told, "indeterminate: nobody knows whether it happened"] if pair.indeterminate else told)
 
 
 def _side_cells(entry: LedgerEntry | None) -> tuple[Text, Text]:
     if entry is None:
         return Text("no row", "dim"), Text("")
-    return Text(safe(entry.source)), phase_text(entry.phase)
+    return Text(safe(entry.source)), state_text(entry)
 
 
 def _summary(found: Iterable[Pair]) -> str:
+    found = list(found)
     verdicts = Counter(pair.verdict for pair in found)
-    return ", ".join(f"{verdicts[verdict]:,} {verdict}" for verdict in Verdict if verdicts[verdict]) or "none"
+    told = [f"{verdicts[verdict]:,} {verdict}" for verdict in Verdict if verdicts[verdict]]
+    if indeterminate := sum(pair.indeterminate for pair in found):
+        told.append(f"{indeterminate:,} of them indeterminate")
+    return ", ".join(told) or "none"
 
 
 def _code(found: Iterable[Pair]) -> int:
-    return FOUND if any(pair.is_alarm for pair in found) else 0
+    found = list(found)
+    if any(pair.is_alarm for pair in found):
+        return FOUND
+    return INDETERMINATE if any(pair.indeterminate for pair in found) else 0
 
 
 def _unknown(correlation_id: str) -> ConfigError:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from twophp.cli.ledger_calls import CUT, JSON, LEDGERS
 from twophp.cli.output import FOUND, counted, examples, note, out, print_json, safe, show, table
-from twophp.cli.rows import LedgerOf, lasted, phase_text, row_document, row_line, rows_document
+from twophp.cli.rows import LedgerOf, lasted, row_document, row_line, rows_document, state_text
 from twophp.cli.sources import Watch, joined
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
@@ -69,7 +69,7 @@ def _print_stalled(waiting: Sequence[LedgerEntry], silent: Sequence[LedgerEntry]
         for row in rows:
             listed.add_row(
                 lasted(max(now - row.phase_1_timestamp, 0)),
-                phase_text(row.phase),
+                state_text(row),
                 row.actor,
                 safe(row.source),
                 safe(row.service_endpoint),
@@ -124,7 +124,7 @@ def _print_initiated(rows: Sequence[LedgerEntry]) -> None:
         is_root = row.parent_reference_id == row.client_correlation_id
         listed.add_row(
             format_instant(row.phase_1_timestamp),
-            phase_text(row.phase),
+            state_text(row),
             safe(row.target or ""),
             safe(row.service_endpoint),
             safe(row.client_correlation_id),

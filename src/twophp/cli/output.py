@@ -19,6 +19,7 @@ from rich.text import Text
 from twophp.stores.urls import StoreUrl, parse_store_url
 
 FOUND: Final = 1
+INDETERMINATE: Final = 3  # 2 is click's own, for what cannot be done.
 
 FILE_WIDTH: Final = 10_000
 

@@ -41,6 +41,8 @@ _PHASE_WORDS: Final = {
     Phase.TTL_EXPIRED: "not confirmed in time",
     Phase.ABANDONED: "never confirmed, payload destroyed",
 }
+_INDETERMINATE_STYLE: Final = "bold red"
+_INDETERMINATE_WORDS: Final = "indeterminate: nobody knows whether it happened"
 _VERDICT_STYLES: Final = {
     Verdict.PAIRED: "green",
     Verdict.CLIENT_ONLY: "yellow",
@@ -80,6 +82,13 @@ def phase_text(phase: Phase) -> Text:
     return Text(phase.value, _PHASE_STYLES.get(phase, ""))
 
 
+def state_text(entry: LedgerEntry) -> Text:
+    """The phase of a row, and whether it is indeterminate."""
+    if entry.indeterminate:
+        return Text(f"{entry.phase.value} (indeterminate)", _INDETERMINATE_STYLE)
+    return phase_text(entry.phase)
+
+
 def verdict_text(pair: Pair) -> Text:
     """The verdict, coloured; an alarm stands out."""
     return Text(pair.verdict.value, "bold red" if pair.is_alarm else _VERDICT_STYLES[pair.verdict])
@@ -90,7 +99,7 @@ def worked_table(entries: Iterable[LedgerEntry]) -> Table:
     made = table(*WORKED_COLUMNS)
     for number, entry in enumerate(entries, 1):
         cells = [_cell(entry, name) for name in WORKED_COLUMNS[1:-1]]
-        made.add_row(f"E{number:02}", *cells, phase_text(entry.phase))
+        made.add_row(f"E{number:02}", *cells, state_text(entry))
     return made
 
 
@@ -113,7 +122,10 @@ def _label(pair: Pair) -> Text:
     known = pair.server or pair.client
     assert known is not None, "a pair has a row"
     words = f"{_who_called(pair)} -> {safe(known.service_endpoint)}  "
-    label = Text.assemble((words, "bold"), (_PHASE_WORDS[known.phase], _PHASE_STYLES[known.phase]), "  ")
+    became = (_PHASE_WORDS[known.phase], _PHASE_STYLES[known.phase])
+    if pair.indeterminate:
+        became = (_INDETERMINATE_WORDS, _INDETERMINATE_STYLE)
+    label = Text.assemble((words, "bold"), became, "  ")
     label.append_text(verdict_text(pair))
     if pair.verdict is not Verdict.PAIRED:
         label.append(f" ({pair.words})")
@@ -122,7 +134,7 @@ def _label(pair: Pair) -> Text:
         ("server", pair.server, pair.server_correlation_id),
     ):
         label.append(f"\n{actor}  ")
-        label.append_text(Text("no row", "dim") if entry is None else phase_text(entry.phase))
+        label.append_text(Text("no row", "dim") if entry is None else state_text(entry))
         label.append(f"  {safe(id_)}")
         label.append("" if entry is None else _told_by(entry))
     return label
@@ -165,7 +177,7 @@ def both_sides(pair: Pair) -> Table:
     """The sixteen fields of every row of a call, side by side."""
     made = table("", *(entry.actor for entry in pair.rows))
     for name in FIELDS:
-        made.add_row(name, *(phase_text(e.phase) if name == "phase" else Text(_cell(e, name)) for e in pair.rows))
+        made.add_row(name, *(state_text(e) if name == "phase" else Text(_cell(e, name)) for e in pair.rows))
     return made
 
 
@@ -175,10 +187,11 @@ def row_line(entry: LedgerEntry, ledger: str = "") -> Text:
         f"{safe(entry.source)} -> {safe(entry.service_endpoint)}" if entry.actor == "client" else entry.service_endpoint
     )
     latest = max(at for at in (entry.phase_1_timestamp, entry.phase_2_timestamp) if at is not None)
+    phase = state_text(entry)
     return Text.assemble(
         f"{format_instant(latest)}  {entry.actor}  ",
-        phase_text(entry.phase),
-        " " * (len(Phase.WAITING_CONFIRM) - len(entry.phase) + 2),
+        phase,
+        " " * (max(len(Phase.WAITING_CONFIRM) - len(phase), 0) + 2),
         f"{safe(whom)}  {safe(entry.client_correlation_id)} / {safe(entry.server_correlation_id)}",
         (f"  {safe(ledger)}" if ledger else "", "dim"),
     )
@@ -216,6 +229,7 @@ def pair_document(pair: Pair, ledger_of: LedgerOf) -> dict[str, Any]:
         "verdict": pair.verdict,
         "reason": pair.reason,
         "alarm": pair.is_alarm,
+        "indeterminate": pair.indeterminate,
         "client": side(pair.client),
         "server": side(pair.server),
         "rivals": [side(entry) for entry in pair.rivals],

@@ -14,7 +14,7 @@ from twophp.cli.demo.caller import Message
 from twophp.cli.demo.chain import CHAIN, id_within
 from twophp.cli.demo.scenes import FAILING, GOOD, REPEATS, STALLED
 from twophp.cli.output import counted, safe
-from twophp.cli.rows import phase_text, worked_table
+from twophp.cli.rows import phase_text, state_text, worked_table
 from twophp.core.calltree import Branch, CallTree
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
@@ -101,9 +101,9 @@ def _outlined(call: Branch) -> Text:
     who = pair.server.source if pair.server is not None else "?"
     line = Text.assemble((safe(who), "bold"), "  ", (safe(pair.client_correlation_id), CLIENT_ID), "  ")
     if pair.client is not None and pair.server is not None and pair.client.phase == pair.server.phase:
-        return line.append_text(phase_text(pair.server.phase)).append(" on both sides")
+        return line.append_text(state_text(pair.server)).append(" on both sides")
     for side, row in (("caller", pair.client), ("callee", pair.server)):
-        line.append(f" {side} ").append_text(phase_text(row.phase) if row is not None else Text("no row", "dim"))
+        line.append(f" {side} ").append_text(state_text(row) if row is not None else Text("no row", "dim"))
     return line
 
 
@@ -128,5 +128,5 @@ def live_line(entry: LedgerEntry) -> Text:
         (latest.ljust(14), "dim"),
         f"{entry.actor}  {whom:<23}",
         (safe(entry.client_correlation_id).ljust(19), CLIENT_ID),
-        phase_text(entry.phase),
+        state_text(entry),
     )

@@ -23,7 +23,7 @@ from twophp.cli.demo.scenes import FAILING, GOOD, SHORT_TTL_MS, Check, Scene
 from twophp.cli.demo.show import Ending
 from twophp.cli.demo.stage import Stage
 from twophp.cli.output import Stdout, safe
-from twophp.cli.rows import call_tree_text, phase_text
+from twophp.cli.rows import call_tree_text, phase_text, state_text
 from twophp.core.calltree import CallTree, call_tree
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
@@ -143,7 +143,7 @@ class Story:
         self._console.print()
         for row in tree.rows():
             whose = f"{safe(row.source)}'s row".ljust(16)
-            self._show(Text.assemble((whose, "bold"), phase_text(Phase.WAITING_CONFIRM), " → ", phase_text(row.phase)))
+            self._show(Text.assemble((whose, "bold"), phase_text(Phase.WAITING_CONFIRM), " → ", state_text(row)))
 
     def _verdicts(self, checks: Iterable[Check]) -> None:
         for check in checks:
