@@ -53,9 +53,9 @@ def test_the_reconciler_gives_back_what_it_cannot_read(tmp_path: Path) -> None:
     lost = Losing(phase_2=99, status=99)
     with served(contradicting) as server:
         with caller("httpx2", tmp_path, transport=lost, patience_s=0.0) as http:
-            for _ in range(3):
+            for number in range(3):
                 with pytest.raises(PhaseError):
-                    http.post(f"{server.url}/orders")
+                    http.post(f"{server.url}/orders", json={"n": number})
         with caller("httpx2", tmp_path, transport=net, clock=lambda: system_clock() + LEASE_OVER_MS) as http:
             done = http.reconcile()
     assert [call.code for call in done.left] == ["other_intent"] * 3
@@ -76,9 +76,9 @@ def test_a_cancelled_call_costs_no_connection(tmp_path: Path, monkeypatch: pytes
         net = httpx2.AsyncHTTPTransport(limits=ONE)
         options = settings(tmp_path, transport=net, callback="https://checkout.example/told")
         async with httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**options), timeout=TIMEOUT) as http:
-            for _ in range(3):
+            for number in range(3):
                 with pytest.raises(asyncio.CancelledError):
-                    await http.post(url, json={})
+                    await http.post(url, json={"n": number})
 
     with served(contradicting) as server:
         asyncio.run(calls(f"{server.url}/orders"))

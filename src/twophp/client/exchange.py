@@ -33,6 +33,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     options: CallOptions = CallOptions()
     hop: Hop | None = None
+    is_repeat: bool = False  # It was sent before, and nobody knows what became of it.
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import msgspec
 
+from twophp.client import repeats
 from twophp.client.exchange import Around, Asked, Effect, Look, Lost, NotSent, Outcome, Pause, Read, Record, Reply, Send
-from twophp.client.notebook import STAND_IN_TTL_MS
+from twophp.client.notebook import STAND_IN_TTL_MS, meant_of
 from twophp.client.outgoing import own_headers, phase_one_headers, sealed_request
 from twophp.client.resolution import (
     ACCEPTED,
@@ -49,20 +50,43 @@ REDIRECTS: Final = frozenset({307, 308})
 
 def calling(asked: Asked, around: Around) -> Steps:
     """Make the call; made anew under a new id as often as ``resubmit`` allows, and only if nothing ran (draft §8.2)."""
-    wanted = asked.options.resubmit
-    left = around.settings.resubmit if wanted is None else wanted
+    if asked.options.client_correlation_id is not None:  # A new id would be another call.
+        return (yield from _made(Conversation(asked, around)))
+    left = around.settings.resubmit if asked.options.resubmit is None else asked.options.resubmit
+    meant, owner, steady = meant_of(asked), around.owner, around.settings.steady
+    id_ = repeats.made_before(owner, meant, steady())
     while True:
-        conversation = Conversation(asked, around)
+        conversation = Conversation(asked if id_ is None else _under(id_, asked), around)
+        repeats.begun(owner, meant, conversation.id, steady())
         try:
-            return (yield from conversation.run())
-        except StoreError as error:
-            raise conversation.left_open(error) from error
+            outcome = yield from _made(conversation)
+        except NotSent:
+            repeats.ended(conversation.id)
+            raise
         except PhaseError as error:
-            fixed = asked.options.client_correlation_id is not None  # A new id would be another call.
-            if error.code != "ttl_expired" or error.advice is not Advice.RESUBMIT or fixed or left < 1:
+            if error.advice not in {Advice.RESUBMIT, Advice.FIX}:
                 raise
-            left -= 1
+            repeats.ended(conversation.id)  # Nothing ran.
+            if error.code != "ttl_expired" or error.advice is not Advice.RESUBMIT or left < 1:
+                raise
+            left, id_ = left - 1, None
             asked = msgspec.structs.replace(asked, hop=None)
+        else:
+            repeats.ended(conversation.id)
+            return outcome
+
+
+def _made(conversation: Conversation) -> Steps:
+    try:
+        return (yield from conversation.run())
+    except StoreError as error:
+        raise conversation.left_open(error) from error
+
+
+def _under(client_correlation_id: str, asked: Asked) -> Asked:
+    """The same request, gone on with under the id of its call."""
+    options = msgspec.structs.replace(asked.options, client_correlation_id=client_correlation_id)
+    return msgspec.structs.replace(asked, options=options, is_repeat=True)
 
 
 class Conversation(Resolution):
@@ -79,7 +103,7 @@ class Conversation(Resolution):
         if self._mode is Mode.AUTO_CONFIRM and not (yield from self._note()):
             assert self._call is not None
             return (yield from self._go_on(self._call))  # Another caller of this id has just noted it.
-        return (yield from self._phase_one())
+        return (yield from self._phase_one(again=self._asked.is_repeat))
 
     def _go_on(self, call: Call) -> Steps:
         if call.meant != self._meant():

@@ -76,6 +76,11 @@ class Notebook:
         self._gateway: Reply | None = None  # What a gateway said instead of an answer to the last question.
 
     @property
+    def id(self) -> str:
+        """The client correlation id."""
+        return self._id
+
+    @property
     def call(self) -> Call | None:
         """What is recorded of it."""
         return self._call
@@ -176,10 +181,7 @@ class Notebook:
         )
 
     def _meant(self) -> str:
-        asked = self._asked
-        content_type = response.field(asked.headers, b"content-type") or b""
-        url = asked.hop.first_url if asked.hop else asked.target.url
-        return meant_by(asked.method, url, content_type.decode("latin-1"), asked.body)
+        return meant_of(self._asked)
 
     # Saying.
 
@@ -233,3 +235,10 @@ class Notebook:
 def _redirected_id(asked: Asked, settings: Settings) -> str | None:
     """The id of a call that a redirect brought here. An auto-confirmed one was noted under its first URL: it is new."""
     return asked.hop.client_correlation_id if asked.hop and settings.callback is None else None
+
+
+def meant_of(asked: Asked) -> str:
+    """The digest of what a caller asked for, wherever it was redirected to since."""
+    content_type = response.field(asked.headers, b"content-type") or b""
+    url = asked.hop.first_url if asked.hop else asked.target.url
+    return meant_by(asked.method, url, content_type.decode("latin-1"), asked.body)
