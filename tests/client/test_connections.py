@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 import pytest
+import trio
 
 from tests.client.callers import PATIENCE_S, Losing, caller, settings
 from tests.client.shop import served
-from twophp.client import AsyncTwoPhaseTransport, PhaseError
+from twophp.client import AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport
 from twophp.client.ledger import Ledger
+from twophp.core.errors import ConfigError
 from twophp.stores.clock import system_clock
 
 ONE = httpx2.Limits(max_connections=1)
@@ -82,3 +84,62 @@ def test_a_cancelled_call_costs_no_connection(tmp_path: Path, monkeypatch: pytes
 
     with served(contradicting) as server:
         asyncio.run(calls(f"{server.url}/orders"))
+
+
+class Noting(httpx2.BaseTransport):
+    """A transport of the caller's own that notes how it is used."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __enter__(self) -> Self:
+        self.events.append("enter")
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.events.append("exit")
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+class AsyncNoting(httpx2.AsyncBaseTransport):
+    """The same, awaited."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        self.events.append("enter")
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        self.events.append("exit")
+
+    async def aclose(self) -> None:
+        self.events.append("close")
+
+
+def test_a_given_transport_is_entered_and_left_with_ours(tmp_path: Path) -> None:
+    one, other, awaited = Noting(), Noting(), AsyncNoting()
+    with httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path, transport=one))):
+        assert one.events == ["enter"]
+    httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path, transport=other))).close()
+
+    async def enter() -> None:
+        async with httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**settings(tmp_path, transport=awaited))):
+            assert awaited.events == ["enter"]
+
+    asyncio.run(enter())
+    assert (one.events, other.events, awaited.events) == (["enter", "exit"], ["close"], ["enter", "exit"])
+
+
+def test_under_trio_a_two_phase_call_is_a_clear_error(tmp_path: Path) -> None:
+    async def call() -> None:
+        transport = AsyncTwoPhaseTransport(**settings(tmp_path))
+        http = httpx2.AsyncClient(transport=transport)
+        await http.post("http://127.0.0.1:9/orders")
+
+    with pytest.raises(ConfigError) as raised:
+        trio.run(call)
+    assert raised.value.code == "asyncio_only"

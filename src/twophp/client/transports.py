@@ -73,6 +73,8 @@ class TwoPhaseTransport(SyncBase):
                 inner.close()
 
     def __enter__(self) -> Self:
+        if self._given is not None:
+            self._given.__enter__()
         return self
 
     def __exit__(
@@ -81,7 +83,11 @@ class TwoPhaseTransport(SyncBase):
         exc_value: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
-        self.close()
+        self._machinery.close()
+        for inner in _own_process(self._inner):
+            inner.close()
+        if self._given is not None:
+            self._given.__exit__(exc_type, exc_value, traceback)
 
     def _inner_of(self, library: Any) -> Any:
         if self._given is not None:
@@ -141,6 +147,8 @@ class AsyncTwoPhaseTransport(AsyncBase):
 
     async def __aenter__(self) -> Self:
         await self._machinery.open(self._own)
+        if self._given is not None:
+            await self._given.__aenter__()
         return self
 
     async def __aexit__(
@@ -149,7 +157,11 @@ class AsyncTwoPhaseTransport(AsyncBase):
         exc_value: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
-        await self.aclose()
+        await self._machinery.close()
+        for inner in _own_process(self._inner):
+            await inner.aclose()
+        if self._given is not None:
+            await self._given.__aexit__(exc_type, exc_value, traceback)
 
     def _inner_of(self, library: Any) -> Any:
         if self._given is not None:

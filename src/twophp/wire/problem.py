@@ -64,7 +64,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "fingerprint_mismatch": Kind(422, "The correlation id was used for another request."),
     "invalid_request": Kind(422, "The request was refused before it was registered."),
     "mode_mismatch": Kind(422, "The correlation id was used in another mode."),  # T2
-    "two_phase_required": Kind(428, "This endpoint takes two-phase requests only: send DTT-2PHP-Enabled: true."),
+    "two_phase_required": Kind(428, f"This endpoint takes two-phase requests only: send {fields.ENABLED.name}: true."),
     "quota_exceeded": Kind(429, "Too many open intents."),
     "internal": Kind(500, "Internal error."),
     "needs_asyncio": Kind(500, "The server is set up wrongly and cannot register; nothing was registered."),
