@@ -136,7 +136,11 @@ class Store(Protocol):
         ...
 
     def now(self) -> Instant:
-        """The store's time, for stamping what arrives: the clock, but never before what was written last (A-29)."""
+        """The store's time, for stamping what arrives: never before what was written last, and never still (A-29)."""
+        ...
+
+    def wall_ahead_ms(self) -> int:
+        """How far the machine's clock is ahead of ``now``: not 0 once somebody has set it. For what others judge."""
         ...
 
     def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Awaitable[Any]:

@@ -119,7 +119,7 @@ def test_a_mounted_file_of_keys(well_kept: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_an_old_key_and_an_unfinished_rotation(well_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_command, "system_clock", lambda: system_clock() + YEAR_MS)
+    monkeypatch.setattr(doctor_command, "wall_clock", lambda: system_clock() + YEAR_MS)
     level, _means, remedy = doctor(well_kept)["keys.age"]
     assert (level, remedy) == ("warn", f"twophp keys rotate {well_kept}")
     ring = Path(f"{well_kept}.keys")
@@ -257,5 +257,5 @@ def test_a_clock_that_is_set_while_it_runs(well_kept: Path, monkeypatch: pytest.
     assert check_clock(100, 100).level == "ok"
     assert check_clock(-5_000, 100).level == "warn"
     jumping = itertools.count(system_clock(), 10_000)
-    monkeypatch.setattr(doctor_command, "system_clock", lambda: next(jumping))
+    monkeypatch.setattr(doctor_command, "wall_clock", lambda: next(jumping))
     assert doctor(well_kept)["clock.steady"][0] == "warn"

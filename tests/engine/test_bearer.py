@@ -140,6 +140,15 @@ def test_what_holds_is_accepted() -> None:
         assert by_secret()(bearing(sign_secret(**changes))) == ALICE
 
 
+@pytest.mark.req("A-29", "A-60")
+def test_a_token_is_judged_by_the_machines_clock_after_that_was_set() -> None:
+    """The store's time does not follow the step; the issuer's clock is where the machine's is."""
+    hours = 2 * 3_600
+    fresh = sign_secret(iat=NOW_S + hours, nbf=NOW_S + hours, exp=NOW_S + hours + 60)
+    assert by_secret()(bearing(fresh, wall_ahead_ms=hours * 1_000)) == ALICE
+    refusal(by_secret(), bearing(sign_secret(exp=NOW_S + 60), wall_ahead_ms=hours * 1_000))
+
+
 def test_leeway_bends_each_of_the_three_times() -> None:
     for changes in ({"exp": NOW_S - 4}, {"nbf": NOW_S + 5}, {"iat": NOW_S + 5}):
         refusal(by_secret(), bearing(sign_secret(**changes)))

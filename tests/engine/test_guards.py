@@ -118,6 +118,20 @@ def test_what_was_recorded_is_of_no_use_later() -> None:
     assert not guard(head(*signed(), received_at=NOW + 1_001), INTENT)
 
 
+@pytest.mark.req("A-24", "A-29")
+def test_a_step_of_the_machines_clock_makes_no_old_proof_new() -> None:
+    """Phase 1 and the late confirm are where the machine's clock has them now, not where it had them then."""
+    ahead_ms = 3_600_000
+    after_step = {"wall_ahead_ms": ahead_ms}
+    assert hmac_guard(SHARED)(head(*signed(NOW + ahead_ms), **after_step), INTENT)
+    before_phase_one = INTENT.received_at + ahead_ms
+    assert not hmac_guard(SHARED)(head(*signed(before_phase_one), **after_step), INTENT)
+    fresh = fresh_credential(60_000, claims=BEARER.claims)
+    for issued_s, accepted in ((REGISTERED_S + 3_601, True), (REGISTERED_S + 3_599, False)):
+        token = sign_secret(iat=issued_s, exp=issued_s + 60)
+        assert fresh(bearing(token, **after_step), INTENT) is accepted
+
+
 def test_the_headers_can_be_named() -> None:
     guard = hmac_guard(SHARED, signature_header="X-Sig", timestamp_header="X-At")
     (_, at), (_, signature) = signed()

@@ -72,13 +72,18 @@ def refused(code: str, *, retry_after_s: int | None = None) -> Answer:
     return of_problem(problem(code, retry_after_s=retry_after_s))
 
 
-def registered(intent: Intent, ttl_ms: int, *, expose_policy: ReplayPolicy | None = None) -> Answer:
-    """Phase 1 (draft §5.2.2). A repeat is told what is left of the time, and how far the intent has come (T2)."""
+def registered(
+    intent: Intent, ttl_ms: int, deadline_at: Instant, *, expose_policy: ReplayPolicy | None = None
+) -> Answer:
+    """Phase 1 (draft §5.2.2). A repeat is told what is left of the time, and how far the intent has come (T2).
+
+    ``deadline_at`` is by the machine's clock: a client compares it with the answer's Date (A-25).
+    """
     waiting = intent.phase is _WAITING
     headers = emit.phase_one_answer(
         server_correlation_id=intent.server_correlation_id,
         ttl_ms=ttl_ms if waiting else None,
-        deadline_at=intent.deadline_at if waiting else None,
+        deadline_at=deadline_at if waiting else None,
         phase=intent.phase,
         replay_policy=expose_policy,
     )

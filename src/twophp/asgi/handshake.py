@@ -216,7 +216,7 @@ class Handshake:
         ttl_ms = intent.ttl_ms
         if not isinstance(decision.verdict, Goto):
             ttl_ms = max(intent.deadline_at - self._server.store.now(), 1)
-        return answers.registered(intent, ttl_ms, expose_policy=exposed)
+        return answers.registered(intent, ttl_ms, head.by_wall(intent.deadline_at), expose_policy=exposed)
 
     def _keep_at_hand(self, request: StoredRequest, decision: Decision) -> None:
         """What was registered just now will most likely be confirmed here. Nobody else may fill that memory."""

@@ -78,7 +78,7 @@ def seen_path(scope: Scope) -> str:
     return path
 
 
-def head_of(scope: Scope, now: Instant) -> Head:
+def head_of(scope: Scope, now: Instant, wall_ahead_ms: int) -> Head:
     """What ``identify``, the guards and the hooks see of a request."""
     extensions, client = scope.get("extensions"), scope.get("client")
     tls = extensions.get("tls") if extensions else None
@@ -91,6 +91,7 @@ def head_of(scope: Scope, now: Instant) -> Head:
         client=(client[0], client[1]) if client else None,
         tls=None if tls is None else tls_facts(tls),
         scope=scope,
+        wall_ahead_ms=wall_ahead_ms,
     )
 
 

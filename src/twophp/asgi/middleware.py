@@ -321,7 +321,7 @@ class TwoPhaseMiddleware:
             handshake = self._handshake
             assert handshake is not None
             with server.requests:
-                head = head_of(scope, server.store.now())
+                head = head_of(scope, server.store.now(), server.store.wall_ahead_ms())
                 answering = handshake.answer(head, scope, receive)
                 answer = None if answering is None else await answering
         except (Disconnected, Unanswered):
@@ -342,7 +342,8 @@ class TwoPhaseMiddleware:
         try:
             server = await self._running()
             with server.requests:
-                found = await status_of(server, head_of(scope, server.store.now()), scope)
+                head = head_of(scope, server.store.now(), server.store.wall_ahead_ms())
+                found = await status_of(server, head, scope)
         except TwoPHPError as error:
             is_ours = seen_path(scope).startswith(STATUS_PATH)
             found = of_error(error) if is_ours else None
@@ -361,7 +362,7 @@ class TwoPhaseMiddleware:
         """A pull by the central ledger: rows for whoever holds the management credential (draft §13.5)."""
         try:
             server = await self._running()
-            head = head_of(scope, server.store.now())
+            head = head_of(scope, server.store.now(), server.store.wall_ahead_ms())
             if not self._settings.allow_insecure and effective_scheme(head, self._settings.proxies) != "https":
                 raise WireError("a pull needs TLS", code="tls_required")
             with server.requests:
@@ -402,7 +403,7 @@ class TwoPhaseMiddleware:
         try:
             server, handshake = await self._opened()
             with server.requests:
-                head = head_of(scope, server.store.now())
+                head = head_of(scope, server.store.now(), server.store.wall_ahead_ms())
                 answer = await handshake.transparent(endpoint, head, scope, rewindable)
         except Unanswered:
             return  # What becomes of a request that nobody answers is the server's to say.

@@ -25,7 +25,7 @@ from twophp.central.ports import CentralStore, Role, Token
 from twophp.core.errors import Refused, Unauthenticated
 from twophp.core.records import Instant
 from twophp.ports import Clock, MintId
-from twophp.stores.clock import mint_uuid, system_clock
+from twophp.stores.clock import mint_uuid, wall_clock
 
 SECRET_PREFIX: Final = "tphp_"  # noqa: S105 - So that whoever scans for leaked secrets knows one when they see it.
 SECRET_TAG: Final = b"twophp:central-token:1"
@@ -83,7 +83,7 @@ class Access:
         store: CentralStore,
         *,
         oidc: Verifier | None = None,
-        clock: Clock = system_clock,
+        clock: Clock = wall_clock,
         mint: MintId = mint_uuid,
     ) -> None:
         self._store = store

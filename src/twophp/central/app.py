@@ -35,7 +35,7 @@ from twophp.central.pull import Puller
 from twophp.central.questions import SILENT_MS
 from twophp.core.errors import StoreError
 from twophp.ports import Clock, MintId
-from twophp.stores.clock import mint_uuid, system_clock
+from twophp.stores.clock import mint_uuid, wall_clock
 
 log: Final = logging.getLogger("twophp.central")
 
@@ -57,7 +57,7 @@ def create_app(
     management_key: bytes | None = None,
     allow_insecure: bool = False,
     silent_ms: int = SILENT_MS,
-    clock: Clock = system_clock,
+    clock: Clock = wall_clock,
     mint: MintId = mint_uuid,
 ) -> FastAPI:
     """The application over an open store, which it closes when it stops.

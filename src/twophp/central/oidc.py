@@ -33,7 +33,7 @@ from twophp.engine.bearer import KEY_TYPES, BearerJwt
 from twophp.engine.fetch import fetch, read_origin
 from twophp.engine.requests import Head, Headers
 from twophp.ports import Clock, MintId
-from twophp.stores.clock import mint_uuid, system_clock
+from twophp.stores.clock import mint_uuid, wall_clock
 
 log: Final = logging.getLogger("twophp.central")
 
@@ -91,7 +91,7 @@ class _Tokens(msgspec.Struct, frozen=True):
 class Oidc:
     """One provider. Fetches what it needs by itself."""
 
-    def __init__(self, provider: Provider, *, clock: Clock = system_clock, mint: MintId = mint_uuid) -> None:
+    def __init__(self, provider: Provider, *, clock: Clock = wall_clock, mint: MintId = mint_uuid) -> None:
         self.provider = provider
         self._clock = clock
         self._mint = mint

@@ -30,6 +30,7 @@ from twophp.core.errors import Refused, StoreError, WireError
 from twophp.core.intent import Phase
 from twophp.core.settings import knows_its_settings
 from twophp.engine.webhooks import read_secret, verify
+from twophp.stores.clock import wall_of
 from twophp.wire.callback import MAX_BODY_BYTES, Acknowledgement, decode
 
 log: Final = logging.getLogger("twophp.client")
@@ -95,7 +96,7 @@ class CallbackReceiver:
         body = await _body(receive)
         try:
             if self._secrets:
-                verify(_texts(scope["headers"]), body, secrets=self._secrets, now=self._settings.clock())
+                verify(_texts(scope["headers"]), body, secrets=self._secrets, now=wall_of(self._settings.clock)())
             said = decode(body)
         except Refused as error:
             log.warning("a callback was refused: %s", error)

@@ -1,7 +1,7 @@
 """Signed JSON Web Tokens, verified by joserfc: see ``identify.bearer_jwt``.
 
 Signature, key and algorithm are judged by the library under an allow-list that the service has named. Time comes with
-the request (``Head.received_at``), so the same head is judged the same way twice.
+the request (``Head.by_wall``), so the same head is judged the same way twice.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BearerJwt:
         token, key = _token(head), self._key()
         try:
             claims = jwt.decode(token, key, registry=self._registry).claims
-            now_s = head.received_at // 1000
+            now_s = head.by_wall(head.received_at) // 1000
             jwt.JWTClaimsRegistry(now=now_s, leeway=self._leeway_s, **self._options).validate(claims)
         except JoseError as error:
             raise _refused(error.error) from None

@@ -45,7 +45,7 @@ def fresh_credential(max_age_ms: int, *, claims: VerifiedClaims) -> LateConfirmG
         if issued_ms is None or expires_ms is None:
             return False
         # Since it has not expired yet, a short life is a young age as well.
-        return issued_ms > intent.received_at and expires_ms - issued_ms <= max_age_ms
+        return issued_ms > head.by_wall(intent.received_at) and expires_ms - issued_ms <= max_age_ms
 
     return guard
 
@@ -90,7 +90,8 @@ def hmac_guard(
         given = head.headers.get(signature_header, "")
         # As bytes: ``compare_digest`` takes constant time for them, and refuses text that is not ASCII.
         signed = hmac.compare_digest(expected.encode(), given.encode())
-        return signed and at > intent.received_at and abs(head.received_at - at) <= tolerance_ms
+        is_recent = abs(head.by_wall(head.received_at) - at) <= tolerance_ms
+        return signed and is_recent and at > head.by_wall(intent.received_at)
 
     return guard
 

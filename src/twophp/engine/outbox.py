@@ -284,7 +284,7 @@ class Outbox:
         try:
             async with asyncio.timeout(self._tries.attempt_ms / 1000):
                 payload = self._vault.open(sealed, context=self._context(job.job_id))
-                now = self._store.now()
+                now = self._store.now() + self._store.wall_ahead_ms()  # Signed; the receiver's clock judges it.
                 delivery = Delivery(job=job, payload=payload, now=now, sent=sent, obligation=obligation)
                 await _deliverer_for(job, self._deliver)(delivery)
         except Exception as error:

@@ -115,6 +115,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     client: Peer | None = None  # Who connected, which may be a proxy. None without an address.
     tls: Tls | None = None
     scope: Mapping[str, Any] = {}  # The ASGI scope, or the WSGI environ.
+    wall_ahead_ms: int = 0  # How far the machine's clock, which may be set, is ahead of the store's time.
+
+    def by_wall(self, at: Instant) -> Instant:
+        """An instant of the store's time as the machine's clock shows it: tokens and signatures are judged by that."""
+        return at + self.wall_ahead_ms
 
     def __repr__(self) -> str:
         return f"<Head {self.method} {self.path}>"  # The scope holds the raw headers: see Headers.

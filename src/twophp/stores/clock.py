@@ -1,15 +1,29 @@
-"""The wall clock and the source of ids: the only places where time and chance come in."""
+"""The clocks and the source of ids: the only places where time and chance come in.
+
+Leases and deadlines must not move when somebody sets the wall clock. ``system_clock`` therefore reads the wall clock
+once, when the process starts, and goes on by a clock that nobody can set. It counts the time that a machine is
+suspended (CLOCK_BOOTTIME), because a deadline that was told to a client passes meanwhile.
+
+A process that starts after the wall clock was set has another anchor than one that started before. ``StoreTime`` brings
+them together: a store's time is never behind what was written in it, by whomever, and goes on from there.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from time import time_ns
 from typing import Final
 
 from twophp.core.records import Instant
-from twophp.ports import MintId
+from twophp.ports import Clock, MintId
+
+_NS_PER_MS: Final = 1_000_000
+_STEP_MS: Final = 500  # Two readings one after the other differ by less; a clock that was set, by more.
 
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _UUID_DIGITS: Final = 32
@@ -21,14 +35,90 @@ _drawn: Final[list[str]] = []
 os.register_at_fork(after_in_child=_drawn.clear)
 
 
-def system_clock() -> Instant:
-    """Milliseconds since the epoch, UTC."""
-    return time_ns() // 1_000_000
+def wall_clock() -> Instant:
+    """What the machine's clock shows: milliseconds since the epoch, UTC. Anybody may set it, at any time.
+
+    For what others compare with their own clocks, such as the time in a signature or in a token.
+    """
+    return time_ns() // _NS_PER_MS
 
 
 def steady_clock() -> Instant:
     """Milliseconds from some beginning of its own. Nobody can set it, so it measures waits and deadlines (A-25)."""
-    return time.monotonic_ns() // 1_000_000
+    return time.monotonic_ns() // _NS_PER_MS
+
+
+_since_boot_ns: Final[Callable[[], int]] = (
+    partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
+)
+
+
+class AnchoredClock:
+    """Wall time, read once; from then on no step of the wall clock moves it (A-29)."""
+
+    def __init__(self, wall: Clock = wall_clock, steady_ns: Callable[[], int] = _since_boot_ns) -> None:
+        self.wall = wall
+        self._steady_ns = steady_ns
+        self._anchor_ns = wall() * _NS_PER_MS - steady_ns()
+
+    def __call__(self) -> Instant:
+        """Milliseconds since the epoch, UTC."""
+        return (self._anchor_ns + self._steady_ns()) // _NS_PER_MS
+
+
+system_clock: Final = AnchoredClock()
+"""The time of everything that is stored, and of every lease and deadline."""
+
+
+def wall_of(clock: Clock) -> Clock:
+    """The wall clock behind ``clock``; a clock that was injected is its own."""
+    return clock.wall if isinstance(clock, AnchoredClock) else clock
+
+
+class StoreTime:
+    """The time of one store (A-29): it never runs backwards, and it never stands still.
+
+    ``clock`` may be behind what was written: it was set back before the process started, or another process wrote by a
+    clock that is ahead. Then time goes on from the last instant that was written, at the pace of ``clock``.
+    """
+
+    def __init__(self, clock: Clock, at: Instant = 0) -> None:
+        self._clock = clock
+        self._wall = wall_of(clock)
+        self._lock = threading.Lock()
+        self._ahead = 0  # Of the clock.
+        self._wall_ahead = 0
+        self._read = clock()
+        self.reach(at)
+
+    def now(self) -> Instant:
+        """The clock, never behind what was reached."""
+        with self._lock:
+            return self._now()
+
+    def reach(self, at: Instant) -> Instant:
+        """Something was written at ``at``: time is never before it again. The time now."""
+        with self._lock:
+            now = self._now()
+            if now < at:
+                self._ahead += at - now
+                return at
+            return now
+
+    def wall_ahead_ms(self) -> int:
+        """How far the machine's clock is ahead of this time. It changes when somebody sets that clock, and not else."""
+        with self._lock:
+            ahead = self._wall() - self._now()
+            if abs(ahead - self._wall_ahead) >= _STEP_MS:
+                self._wall_ahead = ahead
+            return self._wall_ahead
+
+    def _now(self) -> Instant:
+        read = self._clock()
+        if read < self._read:  # An injected clock was set back: an anchored one cannot be.
+            self._ahead += self._read - read
+        self._read = read
+        return read + self._ahead
 
 
 def steady_seconds() -> float:

@@ -54,7 +54,7 @@ from twophp.ports import (
     Synced,
     Tally,
 )
-from twophp.stores.clock import system_clock
+from twophp.stores.clock import AnchoredClock, StoreTime, system_clock
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.memory_answers import answer
 from twophp.stores.view import View
@@ -85,9 +85,10 @@ class MemoryStore:
     takes_statements: Final = False
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
-        self._clock = clock
+        # Nobody else writes here, so an anchored clock is this store's time as it is.
+        self._time = StoreTime(clock)
+        self._clock = clock if isinstance(clock, AnchoredClock) else self._time.now
         self._lock = threading.Lock()
-        self._now: Instant = 0
         self._next_id = 1
         self._found: dict[Key, _Slot] = {}
         self._due: defaultdict[str, list[_Due]] = defaultdict(list)
@@ -113,7 +114,11 @@ class MemoryStore:
 
     def now(self) -> Instant:
         """See ``Store.now``."""
-        return max(self._clock(), self._now)
+        return self._clock()
+
+    def wall_ahead_ms(self) -> int:
+        """See ``Store.wall_ahead_ms``."""
+        return self._time.wall_ahead_ms()
 
     async def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Any:  # noqa: ARG002
         """See ``Store.transact``. Nothing waits here, so nothing goes before anything else."""
@@ -122,8 +127,7 @@ class MemoryStore:
     def transact_at_once(self, keys: Sequence[Key], decide: Decide) -> Any:
         """The same for whoever has no event loop and needs none: nothing is waited for."""
         with self._lock:
-            self._now = now = max(self._clock(), self._now)  # A-29
-            change = decide(View(keys, self._found, now))
+            change = decide(View(keys, self._found, self._clock()))
             if change.trial:
                 raise StoreError("the memory store runs no SQL", code="no_sql")
             if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:
@@ -142,9 +146,7 @@ class MemoryStore:
         with self._lock:
             if held in found:
                 return False
-            now = self._clock()
-            self._now = now = now if now > self._now else self._now  # noqa: FURB136 - A-29, at a third of the price.
-            decision = decide(None, command, now, flows)
+            decision = decide(None, command, self._clock(), flows)
             id_ = self._next_id
             keys = (identity, held) if command.key else (identity,)
             slot = _Slot(id_, decision.obligation, keys, {} if sealed is None else {"payload": sealed})
@@ -161,10 +163,8 @@ class MemoryStore:
         """Commit or roll back. From then on it is found by its id alone; rolled back, it keeps no payload (A-62)."""
         identity = Key(BY_ID, (obligation_id,))
         with self._lock:
-            now = self._clock()
-            self._now = now = now if now > self._now else self._now  # noqa: FURB136
             slot = self._found.get(identity)
-            decision = decide(None if slot is None else slot.record, command, now)
+            decision = decide(None if slot is None else slot.record, command, self._clock())
             if slot is not None and decision.changed:
                 keys, slot.record = slot.keys, decision.obligation
                 if len(keys) > 1:

@@ -20,7 +20,7 @@ from twophp.cli.doctor.service import check_service
 from twophp.cli.doctor.store import check_journal, check_owner, check_store, examine
 from twophp.cli.output import counted, examples, out, print_json, safe, sqlite_path
 from twophp.core.errors import TwoPHPError
-from twophp.stores.clock import steady_clock, system_clock
+from twophp.stores.clock import steady_clock, wall_clock
 from twophp.stores.keys import Keys
 from twophp.stores.urls import parse_store_url
 
@@ -76,14 +76,14 @@ def _findings(
 ) -> Iterator[Finding]:
     if store is None and spelled is None and not certificates:
         raise click.UsageError("name the service's database, or its application with --app")
-    begun = system_clock(), steady_clock()
+    begun = wall_clock(), steady_clock()
     if store is not None:
         yield from _check_database(sqlite_path(store), None, may_write=may_write)
     if spelled is not None:
         yield from _check_app(spelled, store, may_write=may_write)
     for path in certificates:
-        yield from check_certificate(path, system_clock())
-    yield check_clock(system_clock() - begun[0], steady_clock() - begun[1])
+        yield from check_certificate(path, wall_clock())
+    yield check_clock(wall_clock() - begun[0], steady_clock() - begun[1])
 
 
 def _check_app(spelled: str, store: str | None, *, may_write: bool) -> Iterator[Finding]:
@@ -118,7 +118,7 @@ def _check_middleware(
 
 
 def _check_database(path: str, keys: Keys | None, *, may_write: bool) -> Iterator[Finding]:
-    yield from check_keys(path, keys, system_clock())
+    yield from check_keys(path, keys, wall_clock())
     yield from check_store(path, steady_clock, may_write=may_write)
     if not Path(path).is_file():
         return  # There is nothing to look into.
@@ -127,7 +127,7 @@ def _check_database(path: str, keys: Keys | None, *, may_write: bool) -> Iterato
         yield health
         return
     yield check_journal(health, path)
-    yield from check_store_time(health.written_at, system_clock())
+    yield from check_store_time(health.written_at, wall_clock())
 
 
 def _without_secrets(url: str) -> str:

@@ -18,7 +18,8 @@ from msgspec.structs import astuple
 from twophp.core.errors import ConstraintViolation, RecordTampered, StoreError, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.records import JournalEvent, Key, Sealed
-from twophp.ports import Change, Clock, Decide, Part, Purge, Put, Statement, Synced
+from twophp.ports import Change, Decide, Part, Purge, Put, Statement, Synced
+from twophp.stores.clock import StoreTime
 from twophp.stores.journal import hash_line
 from twophp.stores.sqlite.connection import is_outside_fault, translate
 from twophp.stores.sqlite.known import Head, Known, Slot
@@ -83,7 +84,7 @@ Outcome: TypeAlias = Any | Failure
 class Batch:
     """Runs inside an open write transaction and leaves COMMIT to its caller."""
 
-    def __init__(self, connection: apsw.Connection, clock: Clock, known: Known) -> None:
+    def __init__(self, connection: apsw.Connection, time: StoreTime, known: Known) -> None:
         self._connection = connection
         self._known = known
         self._slots = known.slots
@@ -91,7 +92,7 @@ class Batch:
         self._executemany = connection.executemany
         self._count_changes = connection.total_changes
         self._seq, self._hash, at, self._next_id = known.head()
-        self.now = max(clock(), at)  # A-29
+        self.now = time.reach(at)  # A-29
         # What frees a unique key goes before what may take it.
         self._frees: defaultdict[str, list[Row]] = defaultdict(list)
         self._takes: defaultdict[str, list[Row]] = defaultdict(list)

@@ -122,6 +122,10 @@ class SQLiteStore:
         """See ``Store.now``."""
         return self._writer.now()
 
+    def wall_ahead_ms(self) -> int:
+        """See ``Store.wall_ahead_ms``."""
+        return self._writer.wall_ahead_ms()
+
     def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Awaitable[Any]:
         """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
         return self._writer.transact(keys, decide, admission)

@@ -23,7 +23,7 @@ import apsw
 
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.ports import Load
-from twophp.stores.clock import steady_seconds
+from twophp.stores.clock import StoreTime, steady_seconds
 from twophp.stores.sqlite.batch import Batch, Failure, Job, Outcome
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, roll_back, translate
 from twophp.stores.sqlite.known import Known, read_head
@@ -62,7 +62,6 @@ class Writer:
         ``is_proved``: something was written since the database was opened.
         """
         self._connection = connection
-        self._clock = clock
         self._seconds = seconds
         self._batch_limit = batch_limit
         self._waiting = Queue(capacity=capacity, batch_limit=batch_limit, seconds=seconds)
@@ -76,7 +75,7 @@ class Writer:
         self._commit_took_s = 0.0
         self._closing = False
         self._known = Known(connection)
-        self._latest = read_head(connection).at
+        self._time = StoreTime(clock, read_head(connection).at)
         connection.set_wal_hook(self._count_log_pages)
 
     def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission) -> asyncio.Future[Any]:
@@ -103,7 +102,11 @@ class Writer:
 
     def now(self) -> Instant:
         """See ``Store.now``."""
-        return max(self._clock(), self._latest)
+        return self._time.now()
+
+    def wall_ahead_ms(self) -> int:
+        """See ``Store.wall_ahead_ms``."""
+        return self._time.wall_ahead_ms()
 
     def stop(self, why: str) -> None:
         """From here on this handle writes nothing and says so, until the database was opened anew."""
@@ -230,8 +233,7 @@ class Writer:
             await self._off_loop(sql("begin"))
 
     def _run(self, jobs: list[Job]) -> tuple[Batch, list[Outcome]]:
-        batch = Batch(self._connection, self._clock, self._known)
-        self._latest = batch.now
+        batch = Batch(self._connection, self._time, self._known)
         return batch, batch.run(jobs)
 
     async def _begin_again(self) -> None:

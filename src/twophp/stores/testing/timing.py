@@ -91,8 +91,16 @@ class TimingContract(Stage):
         clock.now = T0
         assert await now_of(store) == T0 + MINUTE_MS
         assert store.now() == T0 + MINUTE_MS, "what arrives is stamped by the same time"
-        clock.now = T0 + MINUTE_MS + 1
-        assert await now_of(store) == T0 + MINUTE_MS + 1
+
+    @shows("A-29")
+    async def test_time_goes_on_after_the_clock_was_set_back(self, store: AuditableStore, clock: HandClock) -> None:
+        """Else nothing would expire, and no crash be noticed, until the clock is back where it was."""
+        clock.now = T0 + MINUTE_MS
+        await register(store, arrived_at=clock.now)
+        clock.now = T0
+        assert store.now() == T0 + MINUTE_MS
+        clock.now = T0 + 1
+        assert store.now() == await now_of(store) == T0 + MINUTE_MS + 1
 
     @needs(DURABLE)
     @shows("A-29")
@@ -104,6 +112,8 @@ class TimingContract(Stage):
         clock.now = T0
         async with open_store(clock) as store:
             assert store.now() == await now_of(store) == T0 + MINUTE_MS
+            clock.now += 1
+            assert store.now() == await now_of(store) == T0 + MINUTE_MS + 1
 
     @shows("P-7-f", "A-83", "A-27")
     async def test_an_abandoned_intent_loses_its_payload_and_keeps_its_tombstone(
