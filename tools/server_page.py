@@ -27,7 +27,7 @@ POLICY = {
     "allow_shorter_ttl": "a client may ask for less than the TTL",
     "literal_ttl_reject": "also what is settled is refused after its TTL, as draft §8.2 reads literally",
     "processing_timeout_ms": "how long a second confirm waits for the first; the timeout of what a handler reserves",
-    "lease_ms": "how long a handler is taken for alive without a sign; the middleware renews it while the handler runs",
+    "lease_ms": "how long a handler is taken for alive where nobody can tell whether its process lives; it is renewed",
     "payload_retention_ms": "how long a settled intent's request is kept",
     "horizon_ms": "how long a settled intent answers repeats",
 }

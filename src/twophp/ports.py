@@ -123,8 +123,32 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     changes: int = 0  # In all batches since the store was opened.
 
 
+OwnerState: TypeAlias = Literal["alive", "dead", "unknown"]
+
+
+class Owners(Protocol):
+    """Whether whoever holds a lease is alive. A store that cannot find out says ``unknown``: then leases decide."""
+
+    def register(self, name: str) -> str:
+        """The name to hold leases under. It is known to live until it is released, or its process ends."""
+        ...
+
+    def release(self, owner: str) -> None:
+        """Nothing runs under this name any more, and nothing will."""
+        ...
+
+    def state(self, owner: str, /) -> OwnerState:
+        """What is known about it now. An owner that is dead stays so."""
+        ...
+
+
 class Store(Protocol):
     """A durable home for records, ledger rows and their history."""
+
+    @property
+    def owners(self) -> Owners:
+        """The owners of its leases."""
+        ...
 
     @property
     def takes_statements(self) -> bool:
@@ -154,6 +178,14 @@ class Store(Protocol):
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """Keys of records of ``kind`` that want attention before this instant, most overdue first. O(due)."""
+        ...
+
+    async def owners_of(self, kind: str, /) -> Sequence[str]:
+        """Everybody who owns an unfinished record of ``kind``, each once; empty if all of them are unknown anyway."""
+        ...
+
+    async def owned(self, kind: str, owner: str, limit: int, /) -> Sequence[Key]:
+        """Keys of unfinished records of ``kind`` that ``owner`` owns."""
         ...
 
     async def unseal(self, key: Key, part: Part) -> Sealed | None:

@@ -327,6 +327,7 @@ async def test_a_handler_whose_intent_was_taken_over_is_told_so(is_known: bool, 
         await service.orders.entered.wait()
         service.clock.now += 30_001
         server = service.server
+        server.store.owners.release(server.owner)  # As if another host had taken it for dead.
         (taken,) = await server.intents.sweep(server.policy_of, "another", before=service.clock.now + 1)
         if is_known:
             await server.executions.renew()

@@ -55,6 +55,7 @@ class Call:
     confirmed_at: int | None = None
     ended_at: int | None = None
     lease_until: int | None = None
+    owner: str | None = None
     fence: int = 0
     payload_kept: bool = True
     purged_at: int | None = None
@@ -85,8 +86,8 @@ class Call:
             return self.ended_at + self.policy.payload_retention_ms
         return max(self.ended_at + self.policy.horizon_ms, self.purged_at or 0)
 
-    def run(self, now: int, *, confirmed_at: int | None) -> str:
-        self.phase, self.confirmed_at, self.ended_at = "PROCESSING", confirmed_at, None
+    def run(self, now: int, owner: str, *, confirmed_at: int | None) -> str:
+        self.phase, self.confirmed_at, self.ended_at, self.owner = "PROCESSING", confirmed_at, None, owner
         self.lease_until = now + self.policy.lease_ms
         self.fence += 1
         self.runs += 1
@@ -129,10 +130,10 @@ class Call:
         if not self.unconfirmed:
             return LATE if self.policy.literal_ttl_reject and not early else SAME
         if now < self.end_of_grace and early:
-            return self.run(now, confirmed_at=command.arrived_at)
+            return self.run(now, command.owner, confirmed_at=command.arrived_at)
         self.grow_old(now)
         if now < self.end_of_grace and self.policy.replay == "REUSE" and command.guard_passed:
-            return self.run(now, confirmed_at=command.arrived_at)
+            return self.run(now, command.owner, confirmed_at=command.arrived_at)
         return LATE
 
     def work(self, command: Settle | Renew, now: int) -> str:
@@ -147,7 +148,7 @@ class Call:
         if self.phase != "PROCESSING":
             return SAME if self.phase == wanted else "already_settled"
         self.phase, self.ended_at, self.lease_until, self.status = wanted, now, None, command.status
-        self.indeterminate = command.indeterminate
+        self.indeterminate, self.owner = command.indeterminate, None
         return GO
 
     def _renew(self, now: int) -> str:
@@ -156,15 +157,17 @@ class Call:
         self.lease_until = now + self.policy.lease_ms
         return GO
 
-    def attend(self, now: int) -> str:
-        """Whatever time makes due, one thing a visit."""
-        if self.due_at is None or now < self.due_at:
+    def attend(self, command: Attend, now: int) -> str:
+        """Whatever time makes due, one thing a visit; and what the dead have left, at once."""
+        left_behind = self.phase == "PROCESSING" and self.owner == command.dead_owner
+        if not left_behind and (self.due_at is None or now < self.due_at):
             return NOTHING
         if self.unconfirmed:
             self.grow_old(now)
         elif self.phase == "PROCESSING":
-            self.fence += 1
             self.lease_until = now + self.policy.lease_ms
+            if left_behind or self.owner != command.live_owner:  # Nobody is taken over who is known to live.
+                self.fence, self.owner = self.fence + 1, command.owner
         elif self.payload_kept:
             self.payload_kept, self.purged_at = False, now
         else:
@@ -219,7 +222,7 @@ class World:
             known = call is not None and (name, call.path) == (command.client_correlation_id, command.path)
             return call.confirm(command, now) if call and known else UNKNOWN
         if isinstance(command, Attend):
-            return call.attend(now) if call else NOTHING
+            return call.attend(command, now) if call else NOTHING
         return call.work(command, now) if call else UNKNOWN
 
     def _register(self, name: str, command: Register, policy: Policy, now: int) -> str:
@@ -231,7 +234,7 @@ class World:
         call = self.calls[name] = Call(*told, command.arrived_at, ttl, policy)
         call.server_id = command.server_correlation_id
         if by_server:
-            call.run(now, confirmed_at=None)
+            call.run(now, command.owner, confirmed_at=None)
         return GO
 
     def _check(self, name: str, before: Intent | None, decision: Decision) -> None:
@@ -264,7 +267,7 @@ def check_like(found: Intent, call: Call) -> None:
         return
     assert (found.has_payload, found.due_at) == (call.payload_kept, call.due_at)
     assert found.settled_at == call.ended_at
-    assert found.lease_until == call.lease_until
+    assert (found.lease_until, found.owner) == (call.lease_until, call.owner)
     assert found.indeterminate is call.indeterminate
 
 

@@ -82,7 +82,13 @@ class Choices:
 
     def command(self, name: str) -> Command:
         kind = self.pick(("register", "confirm", "confirm", "worker", "worker", "attend", "attend"))
-        return Attend(owner="w9") if kind == "attend" else getattr(self, kind)(name)
+        command: Command = getattr(self, kind)(name)
+        return command
+
+    def attend(self, _name: str) -> Attend:
+        """The sweeper knows of nobody, or that one owner is dead, or that one lives."""
+        dead, live = self.pick(((None, None), (None, None), ("w1", None), (None, "w1"), ("w2", "w1"), (None, "w9")))
+        return Attend(owner="w9", dead_owner=dead, live_owner=live)
 
     def instant(self, name: str) -> int:
         """A later time: a plain jump, or right before, at or right after the next thing that is due."""
@@ -133,7 +139,7 @@ class PhaseMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), data=st.data())
     def recovery_races_the_old_owner(self, name: str, data: st.DataObject) -> None:
         choices = self.choices(data)
-        racers = [choices.worker(name), Attend(owner="w9")]
+        racers = [choices.worker(name), choices.attend(name)]
         choices.do(name, *(racers if data.draw(st.booleans()) else reversed(racers)))
 
     @invariant()

@@ -379,6 +379,24 @@ def test_whoever_recovers_takes_the_fence_and_the_old_holder_can_no_longer_settl
 
 
 @pytest.mark.req("A-34")
+def test_what_a_dead_owner_executed_is_taken_over_before_its_lease_ends() -> None:
+    known = processing()
+    assert decide(known, Attend(owner="worker-2", dead_owner="worker-3"), T0 + 1, REJECT).verdict == Ignore()
+    taken = after(decide(known, Attend(owner="worker-2", dead_owner=known.owner), T0 + 1, REJECT))
+    assert (taken.fence, taken.owner, taken.phase) == (2, "worker-2", Phase.PROCESSING)
+
+
+@pytest.mark.req("A-34")
+def test_what_a_live_owner_executes_is_not_taken_over_however_old_its_lease_is() -> None:
+    known = processing()
+    long_after = T0 + 1_000 * REJECT.lease_ms
+    decision = decide(known, Attend(owner="worker-2", live_owner=known.owner), long_after, REJECT)
+    assert (after(decision).fence, after(decision).owner, decision.steps) == (1, known.owner, ())
+    assert after(decision).lease_until == long_after + REJECT.lease_ms
+    assert after(decide(after(decision), settle(1), long_after + 1, REJECT)).phase is Phase.COMMITTED
+
+
+@pytest.mark.req("A-34")
 def test_a_heartbeat_extends_the_lease_and_keeps_the_fence() -> None:
     decision = decide(processing(), Renew(fence=1), T0 + 1_000, REJECT)
     assert after(decision).lease_until == after(decision).due_at == T0 + 1_000 + REJECT.lease_ms

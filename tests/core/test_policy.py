@@ -51,7 +51,7 @@ def test_an_endpoint_changes_what_it_likes_of_a_preset() -> None:
         {"replay": "ACCEPT"},
         {"on_crash": "panic"},
         {"processing_timeout_ms": 0},
-        {"processing_timeout_ms": 2, "lease_ms": 1},
+        {"lease_ms": 0},
         {"payload_retention_ms": -1},
         {"payload_retention_ms": 8 * DAY_MS},
         {"horizon_ms": DAY_MS - 1, "payload_retention_ms": 0},
@@ -73,8 +73,11 @@ def test_the_horizon_has_its_floor_at_a_day_and_at_ten_times_the_longest_wait() 
     assert longest.horizon_ms == 10 * (longest.max_ttl_ms + longest.delta_ms)
 
 
-def test_the_lease_covers_the_processing_timeout() -> None:
-    assert Policy.standard(processing_timeout_ms=40_000, lease_ms=40_000).lease_ms == 40_000
+@pytest.mark.req("A-81")
+@pytest.mark.parametrize(("lease_ms", "timeout_ms"), [(1_000, 600_000), (600_000, 1_000)])
+def test_lease_and_processing_timeout_are_independent(lease_ms: int, timeout_ms: int) -> None:
+    policy = Policy.standard(lease_ms=lease_ms, processing_timeout_ms=timeout_ms)
+    assert (policy.lease_ms, policy.processing_timeout_ms) == (lease_ms, timeout_ms)
 
 
 def test_a_policy_cannot_be_changed() -> None:

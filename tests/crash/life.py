@@ -23,6 +23,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ahead_ms: int = 0  # How far its clock is ahead of the machine's.
     on_crash: CrashPolicy = "fail"
     mode: ServeMode = "sync"
+    lease_ms: int = LEASE_MS
     reconciles: bool = False
     effect: Literal["mark", "row"] = "mark"
     gated: bool = False  # Whether the handler waits at the gate before it has its effect.

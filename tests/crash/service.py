@@ -106,7 +106,7 @@ def policy(life: Life) -> Policy:
     return Policy.standard(
         ttl_ms=TTL_MS,
         delta_ms=DELTA_MS,
-        lease_ms=LEASE_MS,
+        lease_ms=life.lease_ms,
         processing_timeout_ms=LEASE_MS,
         on_crash=life.on_crash,
         mode=life.mode,

@@ -263,7 +263,12 @@ class Handshake:
     ) -> Decision:
         decision = await register(follow=owed, again=again)
         # draft §5.5.3: it fires before processing begins; nothing waits for the network.
-        await owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
+        starting = owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
+        if not isinstance(decision.verdict, Goto):
+            await starting
+            return decision
+        with self._executions.kept_alive(_intent_of(decision)):  # Nobody here may take it for left behind meanwhile.
+            await starting
         return decision
 
     def _go_on_without_it(self, decide: Callable[[], Awaitable[Decision]], scope: Scope) -> None:

@@ -22,7 +22,7 @@ from twophp.core.intent import Intent
 from twophp.core.obligation import ObligationError
 from twophp.core.phase import Decision, Settle
 from twophp.core.policy import Policy
-from twophp.core.records import Key
+from twophp.core.records import Instant, Key
 from twophp.engine.bites import MOST_LEFT
 from twophp.engine.calling import AT_A_TIME, Caller
 from twophp.engine.conditions import Conditions, ids_of, named
@@ -50,6 +50,8 @@ def _stored(code: str) -> StoredResponse:
     return StoredResponse(answer.status, tuple(answer.headers), answer.body)
 
 
+LOOK_FOR_DEAD_S: Final = 0.25
+"""How often owners that have died are looked for: whoever waits for what they executed is answered within a second."""
 MOST_RECONCILES: Final = 5
 """Every recovery raises the fence, so it counts them."""
 MOST_AT_ONCE: Final = 256
@@ -104,7 +106,7 @@ class Server:
         self.settings = settings
         self.store = store
         self.mint = mint
-        self.owner = mint()
+        self.owner = store.owners.register(mint())
         self.observer = observer
         rules = settings.obligations
         self.outbox = settings.outgoing.outbox(store, vault, settings.service, rules, observer)
@@ -137,6 +139,7 @@ class Server:
         self._conditions = Conditions(log)
         self.requests = UnderWay()
         self.recovering: dict[str, asyncio.Task[None]] = {}  # By server correlation id.
+        self._silent: set[str] = set()  # Owners that live and did not renew their leases.
         self._ask = None if settings.reconcile is None else Caller(settings.reconcile, "twophp-reconcile", MOST_AT_ONCE)
         in_threads = self._ask is not None and self._ask.needs_threads
         self._turn = asyncio.Semaphore(AT_A_TIME if in_threads else MOST_AT_ONCE)
@@ -171,6 +174,7 @@ class Server:
         heartbeat_s = shortest_lease_ms(self.settings.endpoints) / 3_000
         self._loops = [
             asyncio.create_task(self._every(self.settings.sweep_interval_s, self.sweep)),
+            asyncio.create_task(self._every(LOOK_FOR_DEAD_S, self.recover)),
             asyncio.create_task(self._every(heartbeat_s, self.executions.renew)),
             asyncio.create_task(self._every(self.settings.obligations.scan_interval_s, self.scan)),
             asyncio.create_task(self._every(RETENTION_INTERVAL_S, self.obligations.forget)),
@@ -190,30 +194,53 @@ class Server:
         await _waited_for(self.recovering.values(), max(until - seconds(), 0.0))
         left = await self.executions.drain(max(until - seconds(), 0.0))
         if left:
-            log.warning("%d handlers were still running; what has no outcome is recovered when its lease ends", left)
+            log.warning(
+                "%d handlers were still running; what has no outcome is recovered once they have ended", len(left)
+            )
         self._stopping.set()
         await asyncio.gather(self.outbox.close(within_s), _ended(self._loops, within_s))
         await _ended(self.recovering.values(), max(until - seconds(), 0.0))  # The last sweep may have begun some.
         if self._shipper is not None:
             await self._shipper.close()
         await self.store.close()
+        # As long as anything of ours runs, nobody may run it again: if it never ends, until the process does.
+        _when_over(left, partial(self.store.owners.release, self.owner))
 
     async def sweep(self) -> int:
         """Do what time has made due, a bounded bite at a time, and begin to recover what a crash left behind."""
         # Whatever kept this loop from its heartbeat kept it from its sweep too. First say what is alive here, or we
         # would bury our own handlers, or run them a second time.
         await self.executions.renew()
+        return await self._attend(lambda: self.store.now() + 1)
+
+    async def recover(self) -> int:
+        """Begin to recover what dead owners have left, and nothing else."""
+        return await self._attend(lambda: 0)
+
+    async def _attend(self, before: Callable[[], Instant]) -> int:
         done, left = 0, set[Key]()
         while not self._is_ending and len(left) < MOST_LEFT:
-            now, passed_over = self.store.now(), len(left)
-            decisions = await self.intents.sweep(self.policy_of, self.owner, before=now + 1, left=left)
+            passed_over = len(left)
+            decisions = await self.intents.sweep(
+                self.policy_of, self.owner, before=before(), left=left, running=self.executions.alive
+            )
             done += len(decisions)
             for decision in decisions:
                 if _was_recovered(decision) and decision.intent is not None:
                     self._begin_recovery(decision.intent)
+                elif decision.changed:
+                    self._note_silence(decision.intent)
             if len(left) == passed_over and not any(decision.changed for decision in decisions):
                 break
         return done
+
+    def _note_silence(self, intent: Intent | None) -> None:
+        """Somebody else's lease ran out, and its process lives: it hangs, or is stopped. Said once of each."""
+        if intent is None or intent.owner is None or intent.owner in {self.owner, *self._silent}:
+            return
+        self._silent.add(intent.owner)
+        message = "owner %s lives and has not renewed its lease; if its process hangs, end it, and %s is recovered"
+        log.warning(message, intent.owner, intent.server_correlation_id, extra=ids_of(intent))
 
     async def purge(self) -> int:
         """Forget ledger rows that the central ledger has had for long enough (A-59)."""
@@ -232,7 +259,7 @@ class Server:
         key = intent.server_correlation_id
         if key in self.recovering:  # Whoever could not renew a lease is still at it; this one ends once more.
             return
-        log.warning("recovering an intent whose lease ran out (%s)", named(intent), extra=ids_of(intent))
+        log.warning("recovering an intent that nobody executes any more (%s)", named(intent), extra=ids_of(intent))
         task = asyncio.create_task(self._recovery(intent))
         self.recovering[key] = task
         task.add_done_callback(partial(self._recovered, intent))
@@ -360,6 +387,21 @@ def _sendable(named: object, intent: Intent) -> str | None:
         return text
     log.warning("reconcile named a resource by what no header can carry; its id is ours", extra=ids_of(intent))
     return None
+
+
+def _when_over(tasks: Iterable[asyncio.Task[None]], call: Callable[[], object]) -> None:
+    """Call it when none of them runs any more; at once if none does."""
+    left = {task for task in tasks if not task.done()}
+
+    def over(task: asyncio.Task[None]) -> None:
+        left.discard(task)
+        if not left:
+            call()
+
+    for task in list(left):
+        task.add_done_callback(over)
+    if not left:
+        call()
 
 
 async def _waited_for(tasks: Iterable[asyncio.Task[None]], within_s: float) -> set[asyncio.Task[None]]:

@@ -14,7 +14,7 @@ the store runs it inside its transaction, so of two racing commands one sees wha
 
     Phase 1   REGISTER, REGISTER_AUTO, REGISTER_OTHER, REGISTER_OTHER_MODE, FOLLOW    (T2)
     Phase 2   CONFIRM, CONFIRM_LATE, CONFIRM_EXPIRED, CONFIRM_OTHER           (T1)
-    time      EXPIRE, ABANDON, RECOVER, PURGE, FORGET, IDLE
+    time      EXPIRE, ABANDON, RECOVER, VOUCH, PURGE, FORGET, IDLE
     worker    SUCCEED, FAIL, INDETERMINATE, RENEW, STALE
 """
 
@@ -58,7 +58,8 @@ class Signal(StrEnum):
     CONFIRM_OTHER = "CONFIRM_OTHER"  # Both ids are right and the identity is not (draft §13.2).
     EXPIRE = "EXPIRE"  # The deadline has passed.
     ABANDON = "ABANDON"  # The grace has passed as well.
-    RECOVER = "RECOVER"  # The lease ran out: whoever held it is dead or too late (A-34).
+    RECOVER = "RECOVER"  # The owner is dead, or its lease ran out and nobody knows whether it lives (A-34).
+    VOUCH = "VOUCH"  # The lease ran out, and the owner is known to live (A-34).
     PURGE = "PURGE"  # The payload was kept long enough (A-62).
     FORGET = "FORGET"  # The tombstone's horizon has passed (A-83).
     IDLE = "IDLE"  # Looked at, and nothing was due.
@@ -102,6 +103,20 @@ _NO_WORKER: Final[dict[Signal, Cell]] = dict.fromkeys(
 )
 _NOT_REDIRECTED: Final = _never("only a handler's redirect can be followed", _S.FOLLOW)
 _AUTO_NEVER_WAITS: Final = _never("auto-confirm leaves WAITING_CONFIRM in the change that enters it", _S.REGISTER_AUTO)
+# What has an outcome, whichever it is.
+_OVER: Final[dict[Signal, Cell]] = {
+    **_STRANGERS,
+    _S.REGISTER: _REPLAY,  # T2 row 3
+    _S.REGISTER_AUTO: _REPLAY,
+    _S.CONFIRM: _REPLAY,  # T1 rows 6 and 7, draft §8.1: the same response, for the whole horizon (A-30).
+    _S.CONFIRM_EXPIRED: _EXPIRED,  # Only with literal_ttl_reject (A-30).
+    _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
+    _S.RENEW: _SETTLED,
+    _S.STALE: _FENCE_LOST,
+    _S.IDLE: _IGNORE,
+    **_never("the TTL binds only what is unconfirmed (A-30)", _S.CONFIRM_LATE, _S.EXPIRE, _S.ABANDON),
+    **_never("its lease ended with it", _S.RECOVER, _S.VOUCH),
+}
 
 TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
     _P.ABSENT: {
@@ -114,7 +129,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         **_never("there is nothing to compare with", _S.REGISTER_OTHER, _S.REGISTER_OTHER_MODE, _S.CONFIRM_OTHER),
         **_NOT_REDIRECTED,
         **_never("there is no deadline", _S.CONFIRM_LATE, _S.CONFIRM_EXPIRED, _S.EXPIRE, _S.ABANDON),
-        **_never("there is no lease, no payload, no tombstone", _S.STALE, _S.RECOVER, _S.PURGE, _S.FORGET),
+        **_never("there is no lease, no payload, no tombstone", _S.STALE, _S.RECOVER, _S.VOUCH, _S.PURGE, _S.FORGET),
     },
     _P.WAITING_CONFIRM: {
         **_STRANGERS,
@@ -127,7 +142,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.ABANDON: Goto((_P.TTL_EXPIRED, _P.ABANDONED)),  # Nobody looked during the grace: both steps, one change.
         _S.IDLE: _IGNORE,
         **_never("a late confirm has aged the intent before it is judged", _S.CONFIRM_LATE, _S.CONFIRM_EXPIRED),
-        **_never("only what ran or ended has one", _S.RECOVER, _S.PURGE, _S.FORGET),
+        **_never("only what ran or ended has one", _S.RECOVER, _S.VOUCH, _S.PURGE, _S.FORGET),
     },
     _P.TTL_EXPIRED: {
         **_STRANGERS,
@@ -142,7 +157,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.ABANDON: Goto((_P.ABANDONED,)),  # draft §6
         _S.IDLE: _IGNORE,
         **_never("it has expired already", _S.EXPIRE),
-        **_never("only what ran or ended has one", _S.RECOVER, _S.PURGE, _S.FORGET),
+        **_never("only what ran or ended has one", _S.RECOVER, _S.VOUCH, _S.PURGE, _S.FORGET),
     },
     _P.ABANDONED: {
         **_STRANGERS,
@@ -155,7 +170,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
         _S.IDLE: _IGNORE,
         **_never("the grace is over", _S.CONFIRM_LATE, _S.EXPIRE, _S.ABANDON),
-        **_never("it never ran, and its payload went when it was abandoned", _S.RECOVER, _S.PURGE),
+        **_never("it never ran, and its payload went when it was abandoned", _S.RECOVER, _S.VOUCH, _S.PURGE),
     },
     _P.PROCESSING: {
         **_STRANGERS,
@@ -165,6 +180,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.CONFIRM: _REPLAY,  # T1 row 8: one runs, the others get its answer (A-33).
         _S.CONFIRM_EXPIRED: _EXPIRED,  # Only with literal_ttl_reject (A-30).
         _S.RECOVER: Goto((_P.PROCESSING,), "recovered"),  # A new fence: the old holder can no longer settle.
+        _S.VOUCH: Goto((_P.PROCESSING,)),  # A new lease for the same owner: a second run would run beside it.
         _S.SUCCEED: Goto((_P.COMMITTED,)),  # draft §6
         _S.FAIL: Goto((_P.FAILED,)),  # draft §6
         _S.INDETERMINATE: Goto((_P.FAILED,), INDETERMINATE),  # A-34: the draft has no phase for it.
@@ -175,40 +191,20 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         **_never("it has not ended", _S.PURGE, _S.FORGET),
     },
     _P.COMMITTED: {
-        **_STRANGERS,
+        **_OVER,
         **_NOT_REDIRECTED,
-        _S.REGISTER: _REPLAY,  # T2 row 3
-        _S.REGISTER_AUTO: _REPLAY,
-        _S.CONFIRM: _REPLAY,  # T1 row 6, draft §8.1: the same response, for the whole horizon (A-30).
-        _S.CONFIRM_EXPIRED: _EXPIRED,  # Only with literal_ttl_reject (A-30).
         _S.PURGE: Goto((_P.COMMITTED,), "payload_purged"),
-        _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
         _S.SUCCEED: _REPLAY,  # Said twice after a CommitUnknown: it is what was decided.
         _S.FAIL: _SETTLED,
         _S.INDETERMINATE: _SETTLED,
-        _S.RENEW: _SETTLED,
-        _S.STALE: _FENCE_LOST,
-        _S.IDLE: _IGNORE,
-        **_never("the TTL binds only what is unconfirmed (A-30)", _S.CONFIRM_LATE, _S.EXPIRE, _S.ABANDON),
-        **_never("its lease ended with it", _S.RECOVER),
     },
     _P.FAILED: {
-        **_STRANGERS,
-        _S.REGISTER: _REPLAY,  # T2 row 3
+        **_OVER,
         _S.FOLLOW: Goto((_P.ABSENT,), "followed"),  # T2 row 7: it has done nothing, and gives its client id up.
-        _S.REGISTER_AUTO: _REPLAY,
-        _S.CONFIRM: _REPLAY,  # T1 row 7
-        _S.CONFIRM_EXPIRED: _EXPIRED,  # Only with literal_ttl_reject (A-30).
         _S.PURGE: Goto((_P.FAILED,), "payload_purged"),
-        _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
         _S.SUCCEED: _SETTLED,
         _S.FAIL: _REPLAY,
         _S.INDETERMINATE: _REPLAY,
-        _S.RENEW: _SETTLED,
-        _S.STALE: _FENCE_LOST,
-        _S.IDLE: _IGNORE,
-        **_never("the TTL binds only what is unconfirmed (A-30)", _S.CONFIRM_LATE, _S.EXPIRE, _S.ABANDON),
-        **_never("its lease ended with it", _S.RECOVER),
     },
 }
 
@@ -266,9 +262,11 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The sweeper's visit: do whatever time makes due. ``owner`` takes over an intent whose lease ran out."""
+    """The sweeper's visit: do whatever time makes due. ``owner`` takes over what nobody executes any more (A-34)."""
 
     owner: str = ""
+    dead_owner: str | None = None  # What it executed is taken over at once.
+    live_owner: str | None = None  # What it executes is not, however old its lease is. Of others, only the lease tells.
 
 
 Command: TypeAlias = Register | Confirm | Settle | Renew | Attend
@@ -300,7 +298,7 @@ def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy
             now = max(now, command.arrived_at)
             signal = _signal_of_register(intent, command)
         case Attend():
-            signal = _signal_of_attend(intent, now)
+            signal = _signal_of_attend(intent, command, now)
         case _:
             signal = _signal_of_worker(intent, command)
     if signal is Signal.FOLLOW:
@@ -351,13 +349,15 @@ def _signal_of_worker(intent: Intent | None, command: Settle | Renew) -> Signal:
     return Signal.SUCCEED if command.succeeded else Signal.INDETERMINATE if command.indeterminate else Signal.FAIL
 
 
-def _signal_of_attend(intent: Intent | None, now: Instant) -> Signal:
+def _signal_of_attend(intent: Intent | None, command: Attend, now: Instant) -> Signal:
+    if intent is not None and intent.phase is Phase.PROCESSING and intent.owner == command.dead_owner:
+        return Signal.RECOVER
     if intent is None or intent.due_at is None or now < intent.due_at:
         return Signal.IDLE
     if intent.phase in UNCONFIRMED:
         return _ageing(intent, now)
     if intent.phase is Phase.PROCESSING:
-        return Signal.RECOVER
+        return Signal.VOUCH if intent.owner == command.live_owner else Signal.RECOVER
     return Signal.PURGE if intent.has_payload else Signal.FORGET
 
 
@@ -448,7 +448,8 @@ def _enter_waiting(intent: Intent, _command: Command, now: Instant, _policy: Pol
 def _enter_processing(intent: Intent, command: Command, now: Instant, policy: Policy) -> _News:
     lease_until = now + policy.lease_ms
     news: dict[str, Any] = {"lease_until": lease_until, "due_at": lease_until}
-    if type(command) is Renew:  # A heartbeat keeps its fence; whoever enters or takes over gets a new one.
+    is_vouched = type(command) is Attend and intent.owner == command.live_owner
+    if type(command) is Renew or is_vouched:  # Its holder keeps its fence; whoever enters or takes over gets a new one.
         return now, news
     assert isinstance(command, (Register, Confirm, Attend))
     news |= {"owner": command.owner, "fence": intent.fence + 1, "settled_at": None}

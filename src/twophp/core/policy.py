@@ -66,8 +66,7 @@ class Policy(SettingsStruct, frozen=True, kw_only=True):
                 "require and transparent exclude each other: a plain request is either refused or recorded",
             ),
             (self.processing_timeout_ms > 0, "processing_timeout_ms must be positive"),
-            # obligations opened by the handler must not outlive the lease that guards them.
-            (self.lease_ms >= self.processing_timeout_ms, "lease_ms must not be below processing_timeout_ms"),
+            (self.lease_ms > 0, "lease_ms must be positive"),
             (self.payload_retention_ms >= 0, "payload_retention_ms must not be negative"),
             # a tombstone that goes too soon re-opens the door to a replay.
             (self.horizon_ms >= shortest_horizon_ms, "horizon_ms must be at least 24 h and 10 x (max TTL + delta)"),

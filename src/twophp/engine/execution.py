@@ -228,11 +228,8 @@ class Executions:
             return None
 
     async def renew(self) -> None:
-        """Extend the lease of everything that still runs here, a bounded number at a time.
-
-        One that cannot be renewed keeps no other from it; the first trouble is raised when all were tried.
-        """
-        alive = [*(execution.intent for execution in self._running.values()), *self._asked_about.values()]
+        """Extend the leases of what runs here, some at a time; the first trouble is raised when all were tried."""
+        alive = self.alive()
         failed: list[BaseException] = []
         for start in range(0, len(alive), RENEWED_TOGETHER):
             some = alive[start : start + RENEWED_TOGETHER]
@@ -251,6 +248,10 @@ class Executions:
         if execution is not None and execution.intent.fence == intent.fence:
             execution.running.fenced()
 
+    def alive(self) -> list[Intent]:
+        """What runs here, or is being found out about."""
+        return [*(execution.intent for execution in self._running.values()), *self._asked_about.values()]
+
     @contextmanager
     def kept_alive(self, intent: Intent) -> Iterator[None]:
         """Renew its lease with the others' while somebody finds out how it ended: asking may take long (A-34)."""
@@ -260,8 +261,8 @@ class Executions:
         finally:
             del self._asked_about[intent.server_correlation_id]
 
-    async def drain(self, timeout_s: float) -> int:
-        """Let what runs come to its end, what a handler does after its answer too; how much did not make it in time.
+    async def drain(self, timeout_s: float) -> list[asyncio.Task[None]]:
+        """Let what runs come to its end, what a handler does after its answer too; what did not make it in time.
 
         What has no outcome by then is left to recovery (A-34). As long as it has none, it has a task here.
         """
@@ -271,7 +272,7 @@ class Executions:
             if (rest_s := until - seconds()) <= 0:
                 break
             await asyncio.wait(left, timeout=rest_s)  # And look again: a settlement may have begun beside its handler.
-        return len(left)
+        return left
 
     async def settled(self, intent: Intent) -> Settled:
         """The stored outcome of an intent that has one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -213,17 +213,30 @@ class Intents:
         return await self._open(intent, "response")
 
     async def sweep(
-        self, policy_of: PolicyOf, owner: str, *, before: int, limit: int = 256, left: set[Key] | None = None
+        self,
+        policy_of: PolicyOf,
+        owner: str,
+        *,
+        before: int,
+        limit: int = 256,
+        left: set[Key] | None = None,
+        running: Callable[[], Sequence[Intent]] = list,
     ) -> list[Decision]:
         """Do what time has made due for up to ``limit`` intents, together, and say what was done.
 
-        Those in ``left`` are passed over. What the store refuses is added to it: it keeps nobody else from their turn.
+        What dead owners have left is attended to as well, whenever it is due. ``running`` is what is executed here:
+        a process never takes over from itself. Those in ``left`` are passed over. What the store refuses is added to
+        it: it keeps nobody else from their turn.
         """
         left = set() if left is None else left
-        due = await self._store.due(INTENT, before, limit + len(left))
-        keys = [key for key in due if key not in left][:limit]
-        attend = Attend(owner=owner)
-        each = (self._decide(_Wish(self, key, attend, policy_of, admission="background"), (key,)) for key in keys)
+        room = limit + len(left)
+        wanted = dict.fromkeys([*await self._orphans(room), *await self._store.due(INTENT, before, room)])
+        found_due = [key for key in wanted if key not in left][:limit]
+        # Whoever has crossed the point of no return before these are read here has heard of it by then, and runs.
+        intents = await self._read(found_due)
+        here = {intent.server_correlation_id: intent.fence for intent in running()}
+        keys = [key_of(intent) for intent in intents]
+        each = [self._attend(intent, owner, here, policy_of) for intent in intents]
         found = await asyncio.gather(*each, return_exceptions=True)
         failed = [(key, error) for key, error in zip(keys, found, strict=True) if isinstance(error, BaseException)]
         if failed and len(failed) == len(found) and isinstance(failed[0][1], StoreUnavailable | CommitUnknown):
@@ -233,6 +246,33 @@ class Intents:
             message = "%d intents could not be attended to, the first is %s: %s"
             log.warning(message, len(failed), " ".join(failed[0][0].values), failed[0][1])
         return [decision for decision in found if isinstance(decision, Decision)]
+
+    async def _read(self, keys: list[Key]) -> list[Intent]:
+        if not keys:
+            return []
+        read: list[Intent | None] = await transacted(
+            self._store, keys, lambda records: Change(answer=[records.get(key) for key in keys])
+        )
+        return [intent for intent in read if intent is not None]
+
+    async def _orphans(self, limit: int) -> list[Key]:
+        """What dead owners have left."""
+        owners, state = await self._store.owners_of(INTENT), self._store.owners.state
+        dead = [owner for owner in owners if state(owner) == "dead"]
+        return [key for owner in dead for key in await self._store.owned(INTENT, owner, limit)][:limit]
+
+    def _attend(self, intent: Intent, owner: str, running: Mapping[str, int], policy_of: PolicyOf) -> Deciding:
+        key, attend = key_of(intent), Attend(owner=owner)
+        admission: Admission = "background"
+        if intent.phase is Phase.PROCESSING and intent.owner is not None:
+            admission = "accepted"  # Somebody waits for its outcome.
+            if running.get(intent.server_correlation_id) == intent.fence:
+                attend = Attend(owner=owner, live_owner=intent.owner)
+            elif intent.owner != owner:
+                state = self._store.owners.state(intent.owner)
+                dead, alive = (intent.owner if state == known else None for known in ("dead", "alive"))
+                attend = Attend(owner=owner, dead_owner=dead, live_owner=alive)
+        return self._decide(_Wish(self, key, attend, policy_of, admission=admission), (key,))
 
     async def _decide(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
         try:

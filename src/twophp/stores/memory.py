@@ -57,6 +57,7 @@ from twophp.ports import (
 from twophp.stores.clock import AnchoredClock, StoreTime, system_clock
 from twophp.stores.journal import GENESIS, link
 from twophp.stores.memory_answers import answer
+from twophp.stores.owners import NobodyKnown
 from twophp.stores.view import View
 
 _ROLLED_BACK: Final = State.ROLLED_BACK
@@ -83,6 +84,7 @@ class MemoryStore:
     """A ``Store`` in this process's memory. Everything but ``transact`` and ``due`` may look at all there is."""
 
     takes_statements: Final = False
+    owners: Final = NobodyKnown()
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
         # Nobody else writes here, so an anchored clock is this store's time as it is.
@@ -323,6 +325,14 @@ class MemoryStore:
                 appointment = (slot.record.due_at, slot.id, slot.record.version, slot.record.keys()[0])
                 heappush(self._due[OBLIGATION], appointment)
         self._fresh.clear()
+
+    async def owners_of(self, _kind: str) -> Sequence[str]:
+        """See ``Store.owners_of``: nothing is known about any of them."""
+        return ()
+
+    async def owned(self, _kind: str, _owner: str, _limit: int) -> Sequence[Key]:
+        """See ``Store.owned``."""
+        return ()
 
     async def unseal(self, key: Key, part: Part) -> Sealed | None:
         """See ``Store.unseal``."""

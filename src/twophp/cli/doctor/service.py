@@ -103,11 +103,11 @@ def _check_times(check: str, policy: Policy) -> Iterator[Finding]:
         means = f"the grace of {lasted(policy.delta_ms)} is longer than the TTL: nobody is told about it"
         yield warn(check, means, "lengthen ttl_ms instead, which clients are told")
     if policy.lease_ms < SHORT_LEASE_MS:
-        yield warn(check, f"a process that pauses for {lease} is taken for dead", "lengthen lease_ms")
+        means = f"where no lock tells that it lives, a process that pauses for {lease} is taken for dead"
+        yield warn(check, means, "lengthen lease_ms")
     if policy.lease_ms > LONG_LEASE_MS:
-        yield warn(
-            check, f"after a crash a call stays PROCESSING for {lease}", "shorten lease_ms; it is renewed meanwhile"
-        )
+        means = f"where no lock tells that its process died, a call stays PROCESSING for {lease}"
+        yield warn(check, means, "shorten lease_ms; it is renewed meanwhile")
 
 
 def _check_repeats(check: str, policy: Policy, settings: Settings) -> Iterator[Finding]:

@@ -65,6 +65,19 @@ WHERE mode = 'async';
 -- name: intents_due
 SELECT client_correlation_id, server_correlation_id FROM intent WHERE due_at < ? ORDER BY due_at LIMIT ?;
 
+-- name: owners_of_intents
+-- From each owner to the next: as many steps as there are owners, however much each of them runs.
+WITH RECURSIVE found (owner) AS (
+    SELECT min(owner) FROM intent WHERE owner IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(intent.owner) FROM intent WHERE intent.owner > found.owner)
+    FROM found WHERE found.owner IS NOT NULL
+)
+SELECT owner FROM found WHERE owner IS NOT NULL;
+
+-- name: intents_owned
+SELECT client_correlation_id, server_correlation_id FROM intent WHERE owner = ? LIMIT ?;
+
 -- name: insert_intent
 INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
@@ -115,6 +128,18 @@ SELECT call.* FROM json_each(?) AS wanted CROSS JOIN call ON client_correlation_
 
 -- name: calls_due
 SELECT client_correlation_id FROM call WHERE due_at < ? ORDER BY due_at LIMIT ?;
+
+-- name: owners_of_calls
+WITH RECURSIVE found (owner) AS (
+    SELECT min(owner) FROM call WHERE owner > ''
+    UNION ALL
+    SELECT (SELECT min(call.owner) FROM call WHERE call.owner > found.owner AND call.owner > '')
+    FROM found WHERE found.owner IS NOT NULL
+)
+SELECT owner FROM found WHERE owner IS NOT NULL;
+
+-- name: calls_owned
+SELECT client_correlation_id FROM call WHERE owner = ?1 AND owner > '' LIMIT ?2;
 
 -- name: insert_call
 INSERT INTO call VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -30,6 +30,7 @@ from twophp.ports import (
     Tally,
 )
 from twophp.stores.clock import system_clock
+from twophp.stores.owners import Owners
 from twophp.stores.sqlite.connection import let_go, migrate, open_connection, open_without_room, translate
 from twophp.stores.sqlite.questions import asked, obligations_asked
 from twophp.stores.sqlite.sql import sql
@@ -68,6 +69,7 @@ class SQLiteStore:
         self._reopening = asyncio.Lock()
         self._is_closed = False
         self._open()
+        self.owners = Owners(self.path)
 
     def _open(self, *, must_exist: bool = False) -> None:
         """All of it or nothing."""
@@ -134,6 +136,15 @@ class SQLiteStore:
         """See ``Store.due``: a range of an index on ``due_at``."""
         table = TABLES[kind]
         return [Key(table.identity, row) for row in self._read(table.due, (before, limit))]
+
+    async def owners_of(self, kind: str) -> Sequence[str]:
+        """See ``Store.owners_of``: a step through an index for each of them."""
+        return [row[0] for row in self._read(TABLES[kind].owners, ())]
+
+    async def owned(self, kind: str, owner: str, limit: int) -> Sequence[Key]:
+        """See ``Store.owned``."""
+        table = TABLES[kind]
+        return [Key(table.identity, row) for row in self._read(table.owned, (owner, limit))]
 
     async def unseal(self, key: Key, part: Part) -> Sealed | None:
         """See ``Store.unseal``."""

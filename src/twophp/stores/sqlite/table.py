@@ -19,6 +19,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     reads: dict[str, str]  # by what -> the statement that finds all wanted rows at once, and at times some more
     identity: str  # the key whose values ``due`` returns and the two after it take
     due: str = ""  # Empty where a kind is never due, sealed or written about.
+    owners: str = ""  # Empty where nobody owns an unfinished one, as with the next.
+    owned: str = ""
     seal: str = ""
     journal: str = ""
     insert: str

@@ -212,7 +212,7 @@ class Writer:
         """The disk is full: whoever changes nothing is answered from what is durable, the others hear of it."""
         try:
             self._connection.execute(sql("begin_reading"))
-            return Batch(self._connection, self._clock, self._known).look(
+            return Batch(self._connection, self._time, self._known).look(
                 jobs, lambda: Failure(_for_a_caller(error)), must_be_there=not self._is_proved
             )
         except apsw.Error as worse:
