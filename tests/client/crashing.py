@@ -45,7 +45,9 @@ def main(folder: str, url: str, moment: str, name: str = "the-call") -> None:
     if moment == "driving":  # Wait for a slow server, and say so.
         say("driving")
         say_what_is_renewed()
-    transport = TwoPhaseTransport(**settings(Path(folder), transport=Dying(moment), lease_s=1.0))
+    transport = TwoPhaseTransport(
+        **settings(Path(folder), transport=Dying(moment), lease_s=1.0 if moment == "driving" else 600.0)
+    )
     with httpx2.Client(transport=transport, timeout=60) as http, calling(client_correlation_id=name):
         say(http.post(url, json={"item": 1}).extensions["twophp"]["phase"])
         if moment == "after the answer":

@@ -63,6 +63,16 @@ def test_whenever_it_dies_the_call_comes_to_its_outcome(moment: str, kind: str, 
         assert (client.phase, client.outcome) == (server.phase, server.outcome) == (Phase.COMMITTED, Phase.COMMITTED)
 
 
+@pytest.mark.req("A-43", "A-42")
+@pytest.mark.parametrize("kind", ["httpx2", *sorted(kind for kind in KINDS if "async" in kind)[:1]])
+def test_a_dead_process_calls_are_taken_over_at_once(kind: str, orders: Shop, tmp_path: Path) -> None:
+    """No clock is set forward, and nobody waits for a lease."""
+    crashed(tmp_path, f"{orders.url}/orders", "before phase_2")
+    with caller(kind, tmp_path, lease_s=600.0) as http:
+        (settled,) = http.reconcile().settled
+    assert (settled.phase, orders.runs) == (Phase.COMMITTED, ["POST /orders"])
+
+
 @pytest.mark.req("A-49", "A-42")
 @pytest.mark.parametrize(
     ("moment", "phase"),

@@ -12,7 +12,7 @@ from twophp.client.behind import BehindOnLoop
 from twophp.client.outgoing import callback_token
 from twophp.client.settings import Settings
 from twophp.core.call import CALL, IN_LEDGER, OPEN, Call, Stage, by_client_id
-from twophp.core.call_machine import Care, Command, Decision, Renew, Told, decide
+from twophp.core.call_machine import Attend, Care, Command, Decision, Renew, Told, decide
 from twophp.core.entry import Writer, client_entry
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
 from twophp.core.identity import seal_context
@@ -37,7 +37,7 @@ class Ledger:
 
     def __init__(self, settings: Settings, store: Store, writer: Writer) -> None:
         self.store = store
-        self.owner = settings.mint()
+        self.owner = store.owners.register(settings.mint())
         self._settings = settings
         self._writer = writer
         self._care = Care(lease_ms=round(settings.lease_s * 1_000))
@@ -65,6 +65,7 @@ class Ledger:
         if self._shipper is not None:
             await self._shipper.close()
         await self.store.close()
+        self.store.owners.release(self.owner)
 
     @property
     def is_alive(self) -> bool:
@@ -116,7 +117,7 @@ class Ledger:
 
         def change(records: Records) -> Change:
             before: Call | None = records.get(key)
-            decision = decide(before, command, records.now, self._care)
+            decision = decide(before, self._knowing_the_dead(command, before), records.now, self._care)
             call = decision.call
             if not decision.changed or call is None:
                 return Change(answer=decision)
@@ -129,6 +130,12 @@ class Ledger:
             return Change(answer=decision, puts=(put,))
 
         return key, change
+
+    def _knowing_the_dead(self, command: Command, call: Call | None) -> Command:
+        """A visit learns whether the driver has died. Who is dead stays so: deciding once more says the same."""
+        if not isinstance(command, Attend) or call is None or self.store.owners.state(call.owner) != "dead":
+            return command
+        return Attend(owner=command.owner, dead_driver=call.owner)
 
     def blocking(self) -> BlockingSQLite | None:
         """Another handle, for threads. None if only the event loop can write to the store."""
@@ -152,9 +159,13 @@ class Ledger:
         return None if sealed is None else self._vault.open(sealed, context=self._context(call.client_correlation_id))
 
     async def due(self, limit: int) -> list[str]:
-        """Ids of calls that nobody drives, or that were kept long enough; the most overdue first."""
+        """Ids of calls that nobody drives, or that were kept long enough; what dead drivers left comes first."""
         await self._behind.flush()
-        return [key.values[0] for key in await self.store.due(CALL, self.store.now() + 1, limit)]
+        owners, state = await self.store.owners_of(CALL), self.store.owners.state
+        dead = [owner for owner in owners if state(owner) == "dead"]
+        keys = [key for owner in dead for key in await self.store.owned(CALL, owner, limit)]
+        keys += await self.store.due(CALL, self.store.now() + 1, limit)
+        return [key.values[0] for key in dict.fromkeys(keys)][:limit]
 
     def leave(self, client_correlation_id: str) -> None:
         """Stop renewing a call: its driver is done with it, one way or another."""

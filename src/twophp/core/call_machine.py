@@ -57,7 +57,7 @@ class Signal(StrEnum):
     RENEW = "RENEW"  # Still being driven, says the holder of the fence.
     RELEASE = "RELEASE"  # No longer being driven, says the holder of the fence.
     OVERTAKEN = "OVERTAKEN"  # Any of the three, from somebody whose fence was taken over.
-    TAKE_OVER = "TAKE_OVER"  # The lease ran out, or the driver let go.
+    TAKE_OVER = "TAKE_OVER"  # The lease ran out, the driver let go, or it is dead.
     HELD = "HELD"  # The lease still runs.
     FORGET = "FORGET"  # It was kept long enough.
     IDLE = "IDLE"  # Nothing to do.
@@ -299,6 +299,7 @@ class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The reconciler's visit: take over what nobody drives, forget what is old."""
 
     owner: str
+    dead_driver: str | None = None  # What it drove is taken over at once.
 
 
 Command: TypeAlias = Note | Told | NotThere | GiveUp | Renew | Release | Attend
@@ -355,7 +356,7 @@ def _signal_of(call: Call | None, command: Command, now: Instant) -> Signal:
         case NotThere():
             return Signal.PLAIN if command.plain else Signal.NONE
         case Attend():
-            return _signal_of_attend(call, now)
+            return _signal_of_attend(call, command, now)
     if call is not None and call.fence != command.fence:
         return Signal.OVERTAKEN
     return {GiveUp: Signal.GIVE_UP, Renew: Signal.RENEW, Release: Signal.RELEASE}[type(command)]
@@ -383,12 +384,12 @@ def _is_first(call: Call | None, command: Told | NotThere) -> bool:
     return command.first and (call is None or call.fence == 1)
 
 
-def _signal_of_attend(call: Call | None, now: Instant) -> Signal:
+def _signal_of_attend(call: Call | None, command: Attend, now: Instant) -> Signal:
     if call is None:
         return Signal.IDLE
     is_due = call.due_at is not None and call.due_at <= now
     if call.stage in OPEN:
-        return Signal.TAKE_OVER if is_due else Signal.HELD
+        return Signal.TAKE_OVER if is_due or call.owner == command.dead_driver else Signal.HELD
     return Signal.FORGET if is_due else Signal.IDLE
 
 
