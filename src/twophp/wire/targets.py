@@ -16,8 +16,7 @@ import idna
 from twophp.wire.paths import CONFIRM_SUFFIX, bound_path, confirm_path
 
 _PORTS: Final = {"http": 80, "https": 443}
-_LABEL: Final = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"  # With the underscore, which no DNS allows and Docker uses.
-_HOST: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+_LABEL: Final = re.compile(r"[a-z0-9_-]{1,63}")  # With the underscore, which no DNS allows and Docker uses.
 
 
 class Target(NamedTuple):
@@ -120,6 +119,10 @@ def _host(name: str, *, is_address: bool) -> str:
         host = name if name.isascii() else idna.encode(name, uts46=True).decode("ascii")
     except ValueError as error:  # idna's errors are such, too.
         raise ValueError("names no host that can be called") from error
-    if not _HOST.fullmatch(host):
+    if not all(map(_is_label, host.removesuffix(".").split("."))):
         raise ValueError("names no host that can be called")
     return host
+
+
+def _is_label(label: str) -> bool:
+    return _LABEL.fullmatch(label) is not None and label[0] != "-" and label[-1] != "-"
