@@ -104,11 +104,11 @@ class Caller:
             return self._http.post(self._url, json=order)
 
     def confirm(self, client_correlation_id: str, server_correlation_id: str) -> httpx2.Response:
-        """Phase 2 by hand. A request that has 2PHP's own headers is none of the transport's business."""
+        """Phase 2 by hand, past the transport: it sets these headers itself and takes them from nobody else."""
         headers = emit.phase_two_request(
             client_correlation_id=client_correlation_id, server_correlation_id=server_correlation_id
         )
-        return self._http.post(f"{self._url}/confirm", headers=headers)
+        return self._http.post(f"{self._url}/confirm", headers=headers, extensions={"twophp": False})
 
     def __enter__(self) -> Self:
         return self

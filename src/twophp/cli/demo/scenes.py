@@ -204,7 +204,7 @@ def stalled(world: World) -> Scene:
         checks=(
             Check("WAITING_CONFIRM on both sides while there was time", moments[0]),
             Check("TTL_EXPIRED on both sides when it was over", moments[1]),
-            Check("the client was told that it may safely begin anew", _is_expiry(errors[0])),
+            Check("the client was told that it may safely begin anew", _may_begin_anew(errors[0])),
             Check("no handler ran", runs == 0),
         ),
     )
@@ -293,8 +293,8 @@ def _answered(answer: httpx2.Response, status: int, phase: Phase) -> bool:
     return answer.status_code == status and answer.extensions["twophp"]["phase"] == phase
 
 
-def _is_expiry(error: BaseException | None) -> bool:
-    return isinstance(error, PhaseError) and (error.code, error.advice) == ("ttl_expired", "resubmit")
+def _may_begin_anew(error: BaseException | None) -> bool:
+    return isinstance(error, PhaseError) and error.advice is Advice.RESUBMIT
 
 
 def _confirmed(heard: Sequence[Message]) -> Message:
