@@ -21,7 +21,7 @@ from twophp.cli.remote import Remote
 from twophp.cli.sources import joined
 from twophp.core.calltree import CallTree
 from twophp.core.entry import LedgerEntry
-from twophp.core.errors import PhaseError, TwoPHPError
+from twophp.core.errors import Advice, PhaseError, TwoPHPError
 from twophp.core.intent import Phase
 from twophp.core.pairing import Verdict
 from twophp.stores.clock import pause, steady_clock
