@@ -248,6 +248,7 @@ async def crashed(
     async with serving(orders, store=url, policies=policies) as first:
         await first.both()
         await orders.entered.wait()
+        first.server.store.owners.release(first.server.owner)  # As the kernel does when a process dies.
         other = Orders(doing(reserve_two).behave)
         async with serving(other, store=url, policies=policies, **settings) as second:
             second.clock.now += 31_000

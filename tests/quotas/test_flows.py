@@ -20,6 +20,7 @@ from twophp.core.phase import Decision
 from twophp.core.quota import EXCEEDED, Quota, by_principal
 from twophp.ports import Change
 from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.sql import migrations
 
 Scene = Callable[["Stage"], Awaitable[None]]
 
@@ -148,9 +149,8 @@ def test_a_ledger_that_counted_the_expired_is_counted_anew(play: Play) -> None:
             before.execute("UPDATE quota SET open_intents = 2, open_bytes = 20 WHERE principal = 'alice'")
             before.execute("INSERT INTO quota VALUES (99, 'bob', 1, 10, 1)")
             before.execute("DROP INDEX intent_polled")
-            before.execute("PRAGMA user_version = 7")
-        async with SQLiteStore(stage.path, clock=lambda: stage.now):
-            assert stage.counted() == {"alice": (1, 10)}
+            before.execute(dict(migrations())[8])
+        assert stage.counted() == {"alice": (1, 10)}
 
     play(scene)
 
