@@ -16,7 +16,7 @@ from tests.quotas.counting import T0, Service, counted_and_open
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Mode, Phase, by_pair
 from twophp.core.machine import Goto, Replay
-from twophp.core.phase import Decision
+from twophp.core.phase import Decision, Settle
 from twophp.core.quota import EXCEEDED, Quota, by_principal
 from twophp.ports import Change
 from twophp.stores.sqlite import SQLiteStore
@@ -74,6 +74,32 @@ def test_one_too_many_is_refused_and_nothing_is_written(play: Play) -> None:
         assert await service.intents.look("client-3", "server-3") is None
         assert isinstance((await service.register("3", principal="bob")).verdict, Goto)  # Another's quota.
         assert stage.counted() == {"alice": (2, 20), "bob": (1, 10)}
+
+    play(scene)
+
+
+@pytest.mark.req("T2-7")
+def test_whoever_follows_a_redirect_is_counted_and_refused_like_everybody(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        service = stage.service(Quota(open_intents=2))
+        for name in ("1", "2"):
+            sent = made(await service.confirm(made(await service.register(name))))
+            moved = Settle(fence=sent.fence, succeeded=False, status=307)
+            await service.intents.settle(sent, moved, b"elsewhere", POLICY)
+        await service.register("3")
+
+        async def follow(name: str) -> Decision:
+            fresh = f"server-{name}-there"
+            return await service.register(
+                name, follows=f"server-{name}", replay_key="there", server_correlation_id=fresh
+            )
+
+        assert isinstance((await follow("1")).verdict, Goto)
+        assert (await follow("2")).verdict is EXCEEDED
+        assert stage.counted() == {"alice": (2, 20)}
+        left = await service.intents.look("client-2", "server-2")
+        assert left is not None
+        assert left.phase is Phase.FAILED
 
     play(scene)
 

@@ -49,7 +49,9 @@ class Meter:
             raise NotNamed(key) from error
         if counts(before):
             return _released(wanted, usage, after)
-        return _admitted(wanted, usage, after, self._quota if before is None else None)
+        # One that follows a redirect is as new as any other (T2 row 7): it has a server id of its own.
+        is_new = before is None or before.server_correlation_id != after.server_correlation_id
+        return _admitted(wanted, usage, after, self._quota if is_new else None)
 
 
 def _admitted(wanted: Change, usage: Usage | None, intent: Intent, quota: Quota | None) -> Change:
