@@ -42,7 +42,7 @@ async def test_slow_names_of_one_principal_take_its_own_share_only() -> None:
     async with asyncio.timeout(20):
         await asyncio.gather(*mallory)
     assert len(names.asked) == 51
-    assert not lookups._turns, "nothing is kept of a principal who has nothing under way"
+    assert not lookups._shares, "nothing is kept of a principal who has nothing under way"
 
 
 @pytest.mark.req("A-65")
@@ -58,6 +58,27 @@ async def test_who_stops_waiting_does_not_make_room_for_more_look_ups() -> None:
         await asyncio.sleep(0)
     assert len(names.asked) == MOST_EACH
     names.let_go.set()
+
+
+@pytest.mark.req("A-65")
+async def test_who_stops_waiting_for_a_turn_leaves_nothing_behind() -> None:
+    """Attempts time out and are made again, with other names: what they wait for must not pile up."""
+    names = SlowNames()
+    lookups = Lookups(names)
+    holding = [asyncio.create_task(_gathered(lookups, "mallory", f"slow{n}.example")) for n in range(MOST_EACH)]
+    await names.is_busy.wait()
+    before = len(asyncio.all_tasks())
+    waiting = [asyncio.create_task(_gathered(lookups, "mallory", f"slow-too{n}.example")) for n in range(100)]
+    await asyncio.sleep(0)
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert len(asyncio.all_tasks()) == before
+    names.let_go.set()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*holding)
+        assert await lookups.of("mallory")("client.example", 443) == ["93.184.216.34"]
+    assert not lookups._shares
 
 
 @pytest.mark.req("A-65")

@@ -17,6 +17,14 @@ MOST_EACH: Final = 2
 """How many names of one principal are looked up at a time. The system's resolver has sixteen times as many threads."""
 
 
+class _Share:
+    """What one principal has of the look-ups."""
+
+    def __init__(self, most: int) -> None:
+        self.turns = asyncio.Semaphore(most)
+        self.users = 0  # Look-ups that are under way, and callers that wait for their turn.
+
+
 class Lookups:
     """The look-ups of one service that are under way, by principal."""
 
@@ -24,31 +32,47 @@ class Lookups:
         self._resolver = resolver
         self._most_each = most_each
         self._under_way: dict[tuple[str, str, int], asyncio.Task[Sequence[str]]] = {}
-        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._shares: dict[str, _Share] = {}
 
     def of(self, principal: str) -> Resolver:
         """A resolver that takes this principal's share and no more."""
 
         async def resolver(host: str, port: int) -> Sequence[str]:
             key = (principal, host, port)
-            task = self._under_way.get(key)
-            if task is None:
-                task = asyncio.create_task(self._look_up(*key))
-                self._under_way[key] = task
-                task.add_done_callback(lambda ended: self._ended(key, ended))
-            return await asyncio.shield(task)  # Who stops waiting ends no look-up: its thread goes on.
+            if key not in self._under_way:
+                await self._turn(key)
+            return await asyncio.shield(self._under_way[key])  # Who stops waiting ends no look-up: its thread goes on.
 
         return resolver
 
-    async def _look_up(self, principal: str, host: str, port: int) -> Sequence[str]:
-        turns = self._turns.setdefault(principal, asyncio.Semaphore(self._most_each))
-        async with turns:
-            return await self._resolver(host, port)
+    async def _turn(self, key: tuple[str, str, int]) -> None:
+        """Wait for a turn and begin. Who stops waiting before leaves nothing behind."""
+        principal = key[0]
+        share = self._shares.setdefault(principal, _Share(self._most_each))
+        share.users += 1
+        try:
+            await share.turns.acquire()
+        except asyncio.CancelledError:
+            self._leave(principal, share)
+            raise
+        if key in self._under_way:  # Another caller began meanwhile.
+            share.turns.release()
+            self._leave(principal, share)
+            return
+        task = self._under_way[key] = asyncio.create_task(self._look_up(*key[1:]))
+        task.add_done_callback(lambda ended: self._ended(key, share, ended))
 
-    def _ended(self, key: tuple[str, str, int], task: asyncio.Task[Sequence[str]]) -> None:
+    async def _look_up(self, host: str, port: int) -> Sequence[str]:
+        return await self._resolver(host, port)
+
+    def _ended(self, key: tuple[str, str, int], share: _Share, task: asyncio.Task[Sequence[str]]) -> None:
         del self._under_way[key]
         if not task.cancelled():
             task.exception()  # Nobody may be left to hear of it.
-        principal = key[0]
-        if not any(other == principal for other, _host, _port in self._under_way):
-            self._turns.pop(principal, None)
+        share.turns.release()
+        self._leave(key[0], share)
+
+    def _leave(self, principal: str, share: _Share) -> None:
+        share.users -= 1
+        if not share.users:
+            del self._shares[principal]
