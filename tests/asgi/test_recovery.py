@@ -82,6 +82,32 @@ async def test_a_business_side_that_is_away_is_asked_again_and_not_for_ever(away
 
 
 @pytest.mark.req("A-34")
+async def test_a_second_process_does_not_keep_the_first_from_asking_again(tmp_path: object) -> None:
+    """The first lives and has given its recovery up for a lease's time; the sweep of the other comes by earlier."""
+    asked = 0
+
+    def reconcile(_intent: Intent) -> tuple[Reconciled, str | None]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ConnectionError("the shop is away")
+        return "COMMITTED", "order-7"
+
+    told: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/shop.db", "policies": {"POST /orders": POLICY}}
+    async with serving(reconcile=reconcile, **told) as first, serving(**told) as second:
+        await second.middleware.start()
+        registered = await first.register()
+        await confirmed_by_the_dead(first, registered.get(SERVER) or "")
+        for sweeper in (first, second):
+            for service in (first, second):
+                service.clock.now += POLICY.lease_ms
+            await swept(sweeper)
+        assert asked == 1
+        await swept(first)
+        assert (asked, await first.phase(registered.get(SERVER))) == (2, "COMMITTED")
+
+
+@pytest.mark.req("A-34")
 @pytest.mark.parametrize("answer", ["COMMITTED", None, ("DONE", None), ("COMMITTED",), (), {"COMMITTED": "order-7"}])
 async def test_an_answer_without_the_form_counts_as_none(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
     asked = 0

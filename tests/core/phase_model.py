@@ -162,6 +162,9 @@ class Call:
         left_behind = self.phase == "PROCESSING" and self.owner == command.dead_owner
         if not left_behind and (self.due_at is None or now < self.due_at):
             return NOTHING
+        lives = self.phase == "PROCESSING" and not left_behind and self.owner == command.live_owner
+        if lives and self.owner != command.owner and now < (self.lease_until or 0) + self.policy.lease_ms:
+            return NOTHING  # Its owner goes first.
         if self.unconfirmed:
             self.grow_old(now)
         elif self.phase == "PROCESSING":

@@ -397,6 +397,19 @@ def test_what_a_live_owner_executes_is_not_taken_over_however_old_its_lease_is()
 
 
 @pytest.mark.req("A-34")
+def test_a_live_owner_has_a_leases_time_to_take_up_what_it_has_given_up() -> None:
+    known = processing()
+    assert known.owner is not None
+    assert known.lease_until is not None
+    another, itself = Attend(owner="worker-2", live_owner=known.owner), Attend(owner=known.owner)
+    patience_ends = known.lease_until + REJECT.lease_ms
+    for at in (known.lease_until, patience_ends - 1):
+        assert decide(known, another, at, REJECT).verdict == Ignore()
+        assert after(decide(known, itself, at, REJECT)).fence == 2
+    assert after(decide(known, another, patience_ends, REJECT)).fence == 1
+
+
+@pytest.mark.req("A-34")
 def test_a_heartbeat_extends_the_lease_and_keeps_the_fence() -> None:
     decision = decide(processing(), Renew(fence=1), T0 + 1_000, REJECT)
     assert after(decision).lease_until == after(decision).due_at == T0 + 1_000 + REJECT.lease_ms

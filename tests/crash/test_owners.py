@@ -79,8 +79,8 @@ def test_a_crash_is_answered_long_before_the_lease_ends(rig: Rig, tmp_path: Path
 @pytest.mark.parametrize("on_crash", ["fail", "rerun"])
 def test_a_stopped_process_is_not_taken_over_and_goes_on_when_it_wakes(rig: Rig, tmp_path: Path, on_crash: str) -> None:
     life, pid = at_the_gate(rig, tmp_path, on_crash=on_crash)
-    # By its clock the lease of the other has run out when it starts: as after a step of the wall clock, too.
-    later = msgspec.structs.replace(life, listener=rig.listeners[1], gated=False, ahead_ms=LATER_MS)
+    # By its clock the lease of the other has run out long ago when it starts: as after a step of the wall clock, too.
+    later = msgspec.structs.replace(life, listener=rig.listeners[1], gated=False, ahead_ms=2 * LATER_MS)
     said_before = rig.complaints().count("has not renewed its lease")
 
     async def story() -> tuple[Answer, Answer]:

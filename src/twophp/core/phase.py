@@ -298,7 +298,7 @@ def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy
             now = max(now, command.arrived_at)
             signal = _signal_of_register(intent, command)
         case Attend():
-            signal = _signal_of_attend(intent, command, now)
+            signal = _signal_of_attend(intent, command, now, policy)
         case _:
             signal = _signal_of_worker(intent, command)
     if signal is Signal.FOLLOW:
@@ -349,7 +349,7 @@ def _signal_of_worker(intent: Intent | None, command: Settle | Renew) -> Signal:
     return Signal.SUCCEED if command.succeeded else Signal.INDETERMINATE if command.indeterminate else Signal.FAIL
 
 
-def _signal_of_attend(intent: Intent | None, command: Attend, now: Instant) -> Signal:
+def _signal_of_attend(intent: Intent | None, command: Attend, now: Instant, policy: Policy) -> Signal:
     if intent is not None and intent.phase is Phase.PROCESSING and intent.owner == command.dead_owner:
         return Signal.RECOVER
     if intent is None or intent.due_at is None or now < intent.due_at:
@@ -357,7 +357,11 @@ def _signal_of_attend(intent: Intent | None, command: Attend, now: Instant) -> S
     if intent.phase in UNCONFIRMED:
         return _ageing(intent, now)
     if intent.phase is Phase.PROCESSING:
-        return Signal.VOUCH if intent.owner == command.live_owner else Signal.RECOVER
+        if intent.owner != command.live_owner:
+            return Signal.RECOVER
+        # What an owner has given up, it takes up itself when the lease has run out: it has a lease's time for that.
+        has_turn = intent.owner == command.owner or now >= intent.due_at + policy.lease_ms
+        return Signal.VOUCH if has_turn else Signal.IDLE
     return Signal.PURGE if intent.has_payload else Signal.FORGET
 
 

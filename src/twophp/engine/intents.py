@@ -224,16 +224,18 @@ class Intents:
     ) -> list[Decision]:
         """Do what time has made due for up to ``limit`` intents, together, and say what was done.
 
-        What dead owners have left is attended to as well, whenever it is due. ``running`` is what is executed here:
-        a process never takes over from itself. Those in ``left`` are passed over. What the store refuses is added to
-        it: it keeps nobody else from their turn.
+        What dead owners have left comes first and alone, whenever it is due: somebody waits for it, and it waits for
+        nothing else. ``running`` is what is executed here: a process never takes over from itself. Those in ``left``
+        are passed over. What the store refuses, and what has to stay as it is, is added to it: it keeps nobody else
+        from their turn.
         """
         left = set() if left is None else left
         room = limit + len(left)
-        wanted = dict.fromkeys([*await self._orphans(room), *await self._store.due(INTENT, before, room)])
-        found_due = [key for key in wanted if key not in left][:limit]
+        wanted = [key for key in await self._orphans(room) if key not in left]
+        if not wanted:
+            wanted = [key for key in await self._store.due(INTENT, before, room) if key not in left]
         # Whoever has crossed the point of no return before these are read here has heard of it by then, and runs.
-        intents = await self._read(found_due)
+        intents = await self._read(wanted[:limit])
         here = {intent.server_correlation_id: intent.fence for intent in running()}
         keys = [key_of(intent) for intent in intents]
         each = [self._attend(intent, owner, here, policy_of) for intent in intents]
@@ -245,7 +247,9 @@ class Intents:
             left.update(key for key, _error in failed)
             message = "%d intents could not be attended to, the first is %s: %s"
             log.warning(message, len(failed), " ".join(failed[0][0].values), failed[0][1])
-        return [decision for decision in found if isinstance(decision, Decision)]
+        made = [(key, decision) for key, decision in zip(keys, found, strict=True) if isinstance(decision, Decision)]
+        left.update(key for key, decision in made if not decision.changed)
+        return [decision for _key, decision in made]
 
     async def _read(self, keys: list[Key]) -> list[Intent]:
         if not keys:
