@@ -21,6 +21,9 @@ KILLS: Final = 220
 CALLERS: Final = 8
 MOST_ANSWERS: Final = 120  # A life ends after that many at the latest, or the last replay of everything takes long.
 LONGEST_S: Final = 0.35
+EVERY: Final = 2  # Every other life sees a few answers, however slow the machine is.
+FEW: Final = 6
+PATIENCE_S: Final = 60
 REPLAYED: Final = 0.2  # How often, after a call, an old one is replayed.
 
 Kind: TypeAlias = Literal["standard", "auto_confirm", "walks_away"]
@@ -65,9 +68,9 @@ class Storm:
         async with asyncio.TaskGroup() as group:
             for number in range(CALLERS):
                 group.create_task(self._call_on(number))
-            for _kill in range(kills):
+            for kill in range(kills):
                 server = self._begin()
-                await self._doom()
+                await self._doom(surely=kill % EVERY == 0)
                 self._rig.kill(server)
             self._enough = True
             self.server = self._begin()
@@ -76,9 +79,17 @@ class Storm:
         self._life = msgspec.structs.replace(self._life, ahead_ms=self._life.ahead_ms + later_ms)
         return self._rig.begin(self._life)
 
-    async def _doom(self) -> None:
-        """Until a random number of answers was given, or for a random while: at times not even the start is over."""
+    async def _doom(self, *, surely: bool) -> None:
+        """Until a random number of answers was given, or for a random while: at times not even the start is over.
+
+        ``surely`` waits for a few at least: on a loaded machine no life would be long enough.
+        """
         self._doomed.clear()
+        if surely:
+            self._kill_at = self._answers + FEW
+            async with asyncio.timeout(PATIENCE_S):
+                await self._doomed.wait()
+            self._doomed.clear()
         self._kill_at = self._answers + self._chance.randint(1, MOST_ANSWERS)
         try:
             async with asyncio.timeout(self._chance.uniform(0, LONGEST_S)):
