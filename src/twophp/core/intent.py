@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from hmac import compare_digest
 from typing import Final
 
 import msgspec
@@ -97,6 +98,10 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     def abandoned_at(self) -> Instant:
         """The end of the grace nobody is told about (draft §5.4): abandoned from this instant on."""
         return self.received_at + self.ttl_ms + self.delta_ms
+
+    def is_addressed_by(self, client_correlation_id: str, path: str) -> bool:
+        """Whether a confirm with this client id, at this path, can be meant for it."""
+        return compare_digest(client_correlation_id, self.client_correlation_id) and path == self.path
 
     def keys(self) -> tuple[Key, ...]:
         """Found by the pair of ids both sides know, and by the logical key that may be used once.

@@ -291,7 +291,7 @@ def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy
     match command:
         case Confirm():
             now = max(now, command.arrived_at)  # time never runs backwards between arrival and decision.
-            if intent is not None and not _is_addressed_by(command, intent):
+            if intent is not None and not intent.is_addressed_by(command.client_correlation_id, command.path):
                 return Decision(_UNKNOWN, None)  # T1 row 4, A-67: a wrong id or path looks like no intent at all.
             signal = _signal_of_confirm(intent, command, now, policy)
         case Register():
@@ -309,11 +309,6 @@ def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy
 
 
 _AGES_FIRST: Final = frozenset({Signal.REGISTER, Signal.CONFIRM_LATE, Signal.CONFIRM_EXPIRED})
-
-
-def _is_addressed_by(confirm: Confirm, intent: Intent) -> bool:
-    same_client = compare_digest(confirm.client_correlation_id, intent.client_correlation_id)
-    return same_client and confirm.path == intent.path
 
 
 def _signal_of_register(intent: Intent | None, command: Register) -> Signal:
@@ -357,11 +352,10 @@ def _signal_of_attend(intent: Intent | None, command: Attend, now: Instant, poli
     if intent.phase in UNCONFIRMED:
         return _ageing(intent, now)
     if intent.phase is Phase.PROCESSING:
-        if intent.owner != command.live_owner:
-            return Signal.RECOVER
-        # What an owner has given up, it takes up itself when the lease has run out: it has a lease's time for that.
-        has_turn = intent.owner == command.owner or now >= intent.due_at + policy.lease_ms
-        return Signal.VOUCH if has_turn else Signal.IDLE
+        if intent.owner == command.live_owner:  # It has a lease's time to take up itself what it has given up.
+            turn_at = intent.due_at + (0 if intent.owner == command.owner else policy.lease_ms)
+            return Signal.VOUCH if now >= turn_at else Signal.IDLE
+        return Signal.RECOVER
     return Signal.PURGE if intent.has_payload else Signal.FORGET
 
 
