@@ -44,6 +44,7 @@ def test_a_call_is_two_requests_and_one_run(kind: str, orders: Shop, tmp_path: P
         "phase": "COMMITTED",
         "mode": "standard",
         "resource_id": "order-1",
+        "indeterminate": False,
     }
 
 
