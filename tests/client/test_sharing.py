@@ -20,6 +20,7 @@ from tests.client.shop import Shop, committed
 from tests.client.test_reconciler import LEASE_OVER_MS, Later, crashed
 from twophp.client import AsyncTwoPhaseTransport, CallbackReceiver, TwoPhaseTransport
 from twophp.client.requests import TwoPhaseAdapter
+from twophp.client.sharing import Visitor, Visits
 from twophp.core.errors import ConfigError, StoreUnavailable
 
 LINUX_ONLY = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
@@ -284,3 +285,27 @@ def test_many_threads_open_and_close_at_the_same_time(orders: Shop, tmp_path: Pa
     assert len(orders.runs) == 18
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert not {"twophp-checkout", "twophp-reconciler"} & left
+
+
+@pytest.mark.req("A-42")
+def test_who_leaves_does_not_wait_for_those_who_join_meanwhile() -> None:
+    visits, visiting, may_end = Visits(), threading.Event(), threading.Event()
+
+    def leave_within() -> None:
+        visits.leave(first)
+        visiting.set()
+        may_end.wait()
+
+    first, second, third = Visitor(60.0, leave_within), Visitor(60.0, lambda: None), Visitor(60.0, lambda: None)
+    visits.join(first)
+    assert visiting.wait(30)
+    visits.join(second)
+    leaving = threading.Thread(target=visits.leave, args=(second,), daemon=True)
+    leaving.start()
+    leaving.join(0.1)  # The thread that reconciles is still busy.
+    visits.join(third)
+    may_end.set()
+    leaving.join(30)
+    assert not leaving.is_alive()
+    visits.leave(third)
+    visits.leave(third)  # Once more changes nothing.

@@ -106,8 +106,11 @@ class Visits:
             if thread is threading.current_thread():  # A callback of the visit itself.
                 return
             self._changed.wait_for(lambda: self._visiting is not visitor)
-            ends = not self._turns
-        if ends and thread is not None:
+            if thread is None:
+                return
+            self._changed.wait_for(lambda: self._turns or self._thread is not thread)
+            ends = self._thread is not thread  # If not, somebody has joined meanwhile, and it goes on for them.
+        if ends:
             thread.join()
 
     def _run(self) -> None:
@@ -125,6 +128,7 @@ class Visits:
             self._changed.wait_for(lambda: self._new or not self._turns, timeout=every_s)
             if not self._turns:
                 self._thread = None
+                self._changed.notify_all()
                 return None
             if self._new:
                 self._visiting = self._new.popleft()
