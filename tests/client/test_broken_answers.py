@@ -180,7 +180,7 @@ def test_a_named_call_may_be_retried_on_any_error_there_is(kind: str, tmp_path: 
     time = HandTime()
     began = system_clock()
     moved = {"steady": time, "pause": time.pause, "clock": lambda: began + time.now}
-    with origin() as server, caller(kind, tmp_path, patience_s=2, **moved) as http:
+    with origin() as server, caller(kind, tmp_path, patience_s=2, require_2php=True, **moved) as http:
         post = tenacity.retry(stop=tenacity.stop_after_attempt(9))(http.post)
         for number, at in enumerate((0, 40, 100, 115)):
             server.cuts = {"phase_1": [at], "phase_2": [at] * 8}  # More than one call's patience bears.

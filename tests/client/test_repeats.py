@@ -13,8 +13,9 @@ import httpx2
 import pytest
 import tenacity
 
-from tests.client.callers import HandTime, Said, caller, settings
+from tests.client.callers import KINDS, HandTime, Said, caller, settings
 from tests.client.cutting import GREETING, Answer, Origin, Step, origin
+from tests.client.foreign import LOST, answer, foreign
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, calling, repeats
 from twophp.stores.clock import system_clock
 
@@ -25,6 +26,17 @@ ATTEMPTS = 6
 def bare(post: Callable[..., Any]) -> Callable[..., Any]:
     """What ``@tenacity.retry`` does by default, though not for ever."""
     return tenacity.retry(stop=tenacity.stop_after_attempt(ATTEMPTS), reraise=True)(post)
+
+
+def moved(time: HandTime) -> dict[str, Any]:
+    began = system_clock()
+    return {"steady": time, "pause": time.pause, "clock": lambda: began + time.now}
+
+
+def failing(post: Callable[[], object]) -> PhaseError:
+    with pytest.raises(PhaseError) as raised:
+        post()
+    return raised.value
 
 
 def after_every_third_byte(server: Origin, step: Step, post: Callable[[int], object]) -> None:
@@ -39,9 +51,7 @@ def after_every_third_byte(server: Origin, step: Step, post: Callable[[int], obj
 @pytest.mark.parametrize("step", ["phase_1", "phase_2"])
 @pytest.mark.parametrize("kind", BLOCKING)
 def test_a_bare_retry_makes_one_call(kind: str, step: Step, tmp_path: Path) -> None:
-    time, began = HandTime(), system_clock()
-    moved = {"steady": time, "pause": time.pause, "clock": lambda: began + time.now}
-    with origin() as server, caller(kind, tmp_path, patience_s=2, require_2php=True, **moved) as http:
+    with origin() as server, caller(kind, tmp_path, patience_s=2, require_2php=True, **moved(HandTime())) as http:
         again = bare(http.post)
         heard: list[Said] = []
         after_every_third_byte(server, step, lambda at: heard.append(again(f"{server.url}/orders", json={"n": at})))
@@ -78,9 +88,8 @@ def test_a_plain_answer_that_breaks_off_in_its_readers_hands_is_not_asked_for_ag
 @pytest.mark.parametrize("library", [httpx, httpx2])
 def test_a_bare_retry_of_a_task_makes_one_call(library: Any, tmp_path: Path) -> None:
     async def run(server: Origin) -> set[str]:
-        time, began = HandTime(), system_clock()
-        moved = {"steady": time, "pause": time.pause, "clock": lambda: began + time.now}
-        made = AsyncTwoPhaseTransport(**settings(tmp_path, patience_s=2, require_2php=True, **moved))
+        options = settings(tmp_path, patience_s=2, require_2php=True, **moved(HandTime()))
+        made = AsyncTwoPhaseTransport(**options)
         async with library.AsyncClient(transport=made) as http:
             again = bare(http.post)
             texts = {(await again(f"{server.url}/orders", json={"n": -1})).text}
@@ -121,27 +130,107 @@ def test_what_has_come_to_an_end_is_not_the_same_call_again(tmp_path: Path) -> N
 
 
 @pytest.mark.req("A-28")
-def test_another_thread_a_name_or_a_later_time_makes_another_call() -> None:
-    def look(now: int) -> str | None:
-        return repeats.made_before("ledger", "order", now)
+def test_another_thread_or_a_later_time_makes_another_call() -> None:
+    def look(now: int, request: str = "order") -> str | None:
+        return repeats.made_before(request, now)
 
     def check() -> None:
-        repeats.begun("ledger", "order", "c-1", 0)
+        repeats.left("order", "c-1", 0, has_ended=False)
         assert (look(1), look(repeats.REMEMBERED_MS)) == ("c-1", None)
-        assert repeats.made_before("other ledger", "order", 1) is None
-        assert repeats.made_before("ledger", "other order", 1) is None
+        assert look(1, "other order") is None
         assert contextvars.Context().run(look, 1) is None, "a thread begins with nothing"
-        repeats.ended("c-1")
-        assert look(1) is None
-        repeats.ended("c-1", ended=False)
-        assert look(1) == "c-1"
-        repeats.begun("ledger", "order", "c-2", 2)
-        assert look(3) == "c-2"
+        repeats.left("order", "c-1", 1, has_ended=True)
+        assert look(2) is None
+        repeats.broke_off("c-1")
+        assert look(2) == "c-1"
+        for number in range(100):
+            repeats.left(f"ended {number}", f"e-{number}", 2, has_ended=True)
+        assert look(3) == "c-1", "calls that went well push nothing out"
         for number in range(repeats.MOST):
-            repeats.begun("ledger", f"other {number}", f"d-{number}", 3)
-        assert look(4) is None, "the oldest are forgotten"
+            repeats.left(f"other {number}", f"d-{number}", 3, has_ended=False)
+        assert (look(4), look(4, "other 0")) == (None, "d-0"), "the oldest are forgotten"
 
     contextvars.Context().run(check)
+
+
+@pytest.mark.req("A-42")
+def test_a_call_that_was_polled_for_long_is_remembered_from_then_on(tmp_path: Path) -> None:
+    slow = answer(202, "Retry-After: 30", phase="PROCESSING")
+    with foreign(phase_2=[slow], status=[slow]) as server, caller("httpx2", tmp_path, **moved(HandTime())) as http:
+        error = failing(lambda: http.post(f"{server.url}/orders"))
+        assert (error.code, error.advice) == ("still_processing", Advice.WAIT)
+        assert failing(lambda: http.post(f"{server.url}/orders")).client_correlation_id == error.client_correlation_id
+        assert len(server.ids) == 1
+
+
+@pytest.mark.req("A-42")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_that_makes_a_client_for_each_attempt_makes_one_call(kind: str, tmp_path: Path) -> None:
+    def once() -> str:
+        with caller(kind, tmp_path, patience_s=0, require_2php=True) as http:
+            return http.post(f"{server.url}/orders", json={"n": 1}).text
+
+    with origin() as server:
+        server.cuts = {"phase_2": [0] * 4}
+        if kind.endswith("async"):  # Each run of a loop has tasks of its own, so the call has a name.
+            with calling(client_correlation_id="one"):
+                assert bare(once)() == GREETING.decode()
+        else:
+            assert bare(once)() == GREETING.decode()
+    assert set(server.runs.values()) == {1}
+
+
+@pytest.mark.req("A-42")
+def test_a_second_pass_over_what_failed_makes_no_second_call(tmp_path: Path) -> None:
+    items = range(40)
+    with origin() as server, caller("httpx2", tmp_path, patience_s=0, require_2php=True, **moved(HandTime())) as http:
+        for n in items:
+            server.cuts = {"phase_2": [0] * 8}
+            failing(lambda n=n: http.post(f"{server.url}/orders", json={"n": n}))  # type: ignore[misc]
+        server.cuts = {}
+        for n in items:
+            assert http.post(f"{server.url}/orders", json={"n": n}).info["phase"] == "COMMITTED"
+    assert len(server.runs) == len(items)
+    assert set(server.runs.values()) == {1}
+
+
+@pytest.mark.req("A-42")
+def test_what_was_left_open_is_gone_on_with_at_once(tmp_path: Path) -> None:
+    """The reconciler asks about it less and less often; its caller need not wait for that."""
+    with foreign(phase_2=[LOST], status=[LOST]) as server, caller("httpx2", tmp_path, **moved(HandTime())) as http:
+        errors = [failing(lambda: http.post(f"{server.url}/orders")) for _ in range(8)]
+    assert {error.code for error in errors} == {"no_answer"}
+    assert len(server.ids) == 1
+
+
+@pytest.mark.req("A-42", "A-51")
+def test_the_same_request_of_another_user_or_parent_is_another_call(tmp_path: Path) -> None:
+    """A worker's thread serves one request after the other, and they may be alike."""
+
+    def post(user: str, parent: str) -> Said:
+        with calling(parent=parent):
+            return http.post(f"{server.url}/orders", headers={"Authorization": f"Bearer {user}"})
+
+    with origin() as server, caller("httpx2", tmp_path, patience_s=0, require_2php=True) as http:
+        server.cuts = {"phase_2": [0] * 8}
+        first = failing(lambda: post("a", "x")).client_correlation_id
+        server.cuts = {}
+        ids = [post(*who).info["client_correlation_id"] for who in (("b", "x"), ("a", "y"), ("a", "x"))]
+    assert ids[2] == first
+    assert len({*ids}) == 3
+
+
+@pytest.mark.req("A-06", "A-28")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at", [0, 20, 50])
+def test_a_named_call_is_not_sent_to_a_plain_server_twice(kind: str, at: int, tmp_path: Path) -> None:
+    with origin(plain=True) as server, caller(kind, tmp_path, patience_s=0) as http:
+        server.cuts = {"phase_1": [at]}
+        for _ in range(3):
+            with calling(client_correlation_id=f"{kind} {at}".replace(" ", "-")):
+                error = failing(lambda: http.post(f"{server.url}/orders"))
+            assert (error.code, error.advice) == ("answer_lost", Advice.CHECK)
+    assert set(server.runs.values()) == {1}
 
 
 @pytest.mark.req("A-42")

@@ -34,7 +34,15 @@ from twophp.client.known import Known
 from twophp.client.ledger import Ledger
 from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, asking_once, reconciling
 from twophp.client.settings import Settings
-from twophp.client.sharing import LoopLedger, Visitor, give_back, give_back_on_loop, take_share, take_share_on_loop
+from twophp.client.sharing import (
+    LoopLedger,
+    Visitor,
+    give_back,
+    give_back_on_loop,
+    take_share,
+    take_share_on_loop,
+    terms_of,
+)
 from twophp.core.errors import ConfigError, PhaseError, StoreUnavailable
 from twophp.stores.clock import pause
 
@@ -91,7 +99,14 @@ def warn_if_insecure(settings: Settings) -> None:
 
 def around_of(settings: Settings, known: Known, ledger: Ledger) -> Around:
     """What all calls over this ledger have in common."""
-    return Around(settings=settings, known=known, owner=ledger.owner, callback_token=ledger.callback_token)
+    terms = terms_of(settings)
+    return Around(
+        settings=settings,
+        known=known,
+        ledger=ledger.owner if terms is None else terms[0],
+        owner=ledger.owner,
+        callback_token=ledger.callback_token,
+    )
 
 
 class _Trail:
@@ -204,6 +219,7 @@ class Machinery:
                 http.keep(error.response)
             raise
         finally:
+            steps.close()  # Here and now, in the context of its caller.
             for id_ in trail.ids:
                 self._ledger.leave(id_)
             http.drop(trail.heard)
@@ -336,6 +352,7 @@ class AsyncMachinery:
                 await http.keep(error.response)
             raise
         finally:
+            steps.close()
             for id_ in trail.ids:
                 ledger.leave(id_)
             await http.drop(trail.heard)

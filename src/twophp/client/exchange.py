@@ -41,6 +41,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: Settings
     known: Known
+    ledger: str  # Its file; every handle on that has this name.
     owner: str  # Who drives the calls: this transport in this process.
     callback_token: Callable[[str], str]  # For a client correlation id.
 

@@ -14,14 +14,14 @@ What may be sent a second time, and what may not:
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import msgspec
 
 from twophp.client import repeats
 from twophp.client.exchange import Around, Asked, Effect, Look, Lost, NotSent, Outcome, Pause, Read, Record, Reply, Send
-from twophp.client.notebook import STAND_IN_TTL_MS, meant_of
+from twophp.client.notebook import STAND_IN_TTL_MS, request_of
 from twophp.client.outgoing import own_headers, phase_one_headers, sealed_request
 from twophp.client.resolution import (
     ACCEPTED,
@@ -36,7 +36,7 @@ from twophp.client.resolution import (
     bounded,
 )
 from twophp.core.call import OPEN, Call, Stage
-from twophp.core.call_machine import IS_HELD, Attend, Decision, Note
+from twophp.core.call_machine import IS_HELD, NOBODY, Attend, Decision, Note
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, StoreError, StoreUnavailable
 from twophp.core.intent import SETTLED, Mode, Phase
 from twophp.core.policy import DAY_MS
@@ -50,37 +50,43 @@ REDIRECTS: Final = frozenset({307, 308})
 
 def calling(asked: Asked, around: Around) -> Steps:
     """Make the call; made anew under a new id as often as ``resubmit`` allows, and only if nothing ran (draft §8.2)."""
-    if asked.options.client_correlation_id is not None:  # A new id would be another call.
-        return (yield from _made(Conversation(asked, around)))
+    request, steady, id_ = request_of(asked, around), around.settings.steady, asked.options.client_correlation_id
+    if id_ is not None:  # A new id would be another call.
+        asked = msgspec.structs.replace(asked, is_repeat=repeats.named_before(request, id_))
+        return (yield from _made(Conversation(asked, around), request))
     left = around.settings.resubmit if asked.options.resubmit is None else asked.options.resubmit
-    meant, owner, steady = meant_of(asked), around.owner, around.settings.steady
-    id_ = repeats.made_before(owner, meant, steady())
+    id_ = repeats.made_before(request, steady())
     while True:
         conversation = Conversation(asked if id_ is None else _under(id_, asked), around)
-        repeats.begun(owner, meant, conversation.id, steady())
         try:
-            outcome = yield from _made(conversation)
-        except NotSent:
-            repeats.ended(conversation.id)
-            raise
+            return (yield from _made(conversation, request, steady))
         except PhaseError as error:
-            if error.advice not in {Advice.RESUBMIT, Advice.FIX}:
-                raise
-            repeats.ended(conversation.id)  # Nothing ran.
             if error.code != "ttl_expired" or error.advice is not Advice.RESUBMIT or left < 1:
                 raise
             left, id_ = left - 1, None
             asked = msgspec.structs.replace(asked, hop=None)
-        else:
-            repeats.ended(conversation.id)
-            return outcome
 
 
-def _made(conversation: Conversation) -> Steps:
+def _made(conversation: Conversation, request: str, steady: Callable[[], Instant] | None = None) -> Steps:
+    """Make one call, and remember whether its caller knows what became of it. Without a clock: by its name."""
+    is_known = False
     try:
-        return (yield from conversation.run())
+        outcome = yield from conversation.run()
+        is_known = True
+    except NotSent:
+        is_known = True
+        raise
+    except PhaseError as error:
+        is_known = error.advice in {Advice.RESUBMIT, Advice.FIX}  # Nothing ran.
+        raise
     except StoreError as error:
         raise conversation.left_open(error) from error
+    finally:  # Also where the caller's own time limit ended it.
+        if steady is None:
+            repeats.left_named(request, conversation.id, has_ended=is_known)
+        else:
+            repeats.left(request, conversation.id, steady(), has_ended=is_known)
+    return outcome
 
 
 def _under(client_correlation_id: str, asked: Asked) -> Asked:
@@ -147,8 +153,9 @@ class Conversation(Resolution):
     def _take_over(self) -> Generator[Effect, Any, None]:
         """Become the driver, or wait for whoever is: two must not decide about one call (see core.call_machine)."""
         until = self._steady() + round(self._settings.patience_s * 1_000)
+        attend = Attend(owner=self._owner, dead_driver=NOBODY)  # Only the reconciler visits less and less often.
         while True:
-            decision: Decision = yield Record(client_correlation_id=self._id, command=Attend(owner=self._owner))
+            decision: Decision = yield Record(client_correlation_id=self._id, command=attend)
             self._call = decision.call
             if decision.code != IS_HELD:
                 if decision.changed and decision.call is not None:

@@ -29,7 +29,7 @@ def may_be_last(step: str, headers: Headers) -> bool:
 
 def broken_off(info: CallInfo) -> PhaseError:
     """For an answer that breaks off while the caller reads it. No HTTP library's error: those are retried."""
-    repeats.ended(info["client_correlation_id"], ended=False)
+    repeats.broke_off(info["client_correlation_id"])
     if info["phase"] in SETTLED:
         code, advice = "answer_gone", Advice.DONE
         text = "the call has ended, and its answer broke off; the same named call brings it again"

@@ -11,6 +11,7 @@ from twophp.client.settings import Settings
 from twophp.core.call import ASKABLE, OPEN, Call, Stage, meant_by
 from twophp.core.call_machine import Command, Decision, NotThere, Opening, Release, Told
 from twophp.core.errors import Advice, PhaseError, StoreError, WireError
+from twophp.core.identity import digest
 from twophp.core.intent import SETTLED, Mode, Phase
 from twophp.core.policy import Policy
 from twophp.core.records import Instant
@@ -21,6 +22,8 @@ log: Final = logging.getLogger("twophp.client")
 
 STAND_IN_TTL_MS: Final = Policy.standard().ttl_ms
 """A server tells no TTL with an answer that is final, and a ledger row must have one."""
+
+REQUEST_TAG: Final = b"twophp:client-request:1"
 
 ENDED: Final = frozenset({Stage.COMMITTED, Stage.FAILED})
 
@@ -242,3 +245,12 @@ def meant_of(asked: Asked) -> str:
     content_type = response.field(asked.headers, b"content-type") or b""
     url = asked.hop.first_url if asked.hop else asked.target.url
     return meant_by(asked.method, url, content_type.decode("latin-1"), asked.body)
+
+
+def request_of(asked: Asked, around: Around) -> str:
+    """The digest of all that makes two requests the same: what is asked for and, if it has no name, for whom."""
+    what = around.ledger.encode(), meant_of(asked).encode()
+    if asked.options.client_correlation_id is not None:
+        return digest(REQUEST_TAG, *what)
+    parent, authorization = asked.options.parent or "", response.field(asked.headers, b"authorization") or b""
+    return digest(REQUEST_TAG, *what, parent.encode(), authorization)

@@ -71,6 +71,8 @@ CONTRADICTION: Final = "contradiction"
 NOT_WAITING: Final = "not_waiting"
 IS_OVERTAKEN: Final = "overtaken"
 IS_HELD: Final = "held"
+NOBODY: Final = ""
+"""The ``owner`` of a call that its driver let go of."""
 
 _S, _C = Signal, Stage
 _REPLAY, _IGNORE = Replay(), Ignore()
@@ -299,7 +301,7 @@ class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The reconciler's visit: take over what nobody drives, forget what is old."""
 
     owner: str
-    dead_driver: str | None = None  # What it drove is taken over at once.
+    dead_driver: str | None = None  # What it drove is taken over at once; NOBODY: what was let go of is.
 
 
 Command: TypeAlias = Note | Told | NotThere | GiveUp | Renew | Release | Attend
@@ -450,7 +452,7 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
                 "due_at": now + care.lease_ms,
             }
         case Release():
-            return {"owner": "", "last_error": command.error, "due_at": now + care.delay_ms(call.attempts)}
+            return {"owner": NOBODY, "last_error": command.error, "due_at": now + care.delay_ms(call.attempts)}
     return {"settled_at": None, "due_at": now + care.lease_ms}
 
 
