@@ -16,6 +16,7 @@ from tests.client.foreign import (
     EXPIRED,
     LOST,
     NOT_FOUND,
+    REGISTERED,
     SERVER_ID,
     answer,
     foreign,
@@ -354,3 +355,40 @@ def test_nothing_is_repeated_that_a_server_may_have_forgotten(days: int, code: s
         with caller("httpx2", tmp_path, clock=Later(60_000 + days * 86_400_000), **options) as http:
             (left,) = http.reconcile().left
         assert (left.code, server.sent.count("phase_1")) == (code, 1 + again)
+
+
+PROCESSING = answer(202, f"DTT-2PHP-Server-Correlation-ID: {SERVER_ID}", phase="PROCESSING")
+
+
+@pytest.mark.req("P-5.3.2-g", "A-42")
+@pytest.mark.parametrize("status", [404, 405, 409])
+@pytest.mark.parametrize("callback", [None, SOMEWHERE])
+def test_what_runs_already_is_not_failed_because_a_confirm_is_refused(
+    callback: str | None, status: int, tmp_path: Path
+) -> None:
+    """Where Phase 1 says PROCESSING no confirm is the first; a server that confirms by itself may not take any."""
+    time = HandTime()
+    options: dict[str, Any] = {"callback": callback, "steady": time, "pause": time.pause}
+    with (
+        foreign(phase_1=[PROCESSING], phase_2=[answer(status, body=b"no")]) as server,
+        caller("httpx2", tmp_path, **options) as http,
+    ):
+        error = failing(http, f"{server.url}/orders")
+        assert server.sent == ["phase_1", "status", "phase_2"]
+    assert (error.code, error.advice, error.phase) == ("confirm_refused", Advice.CHECK, "PROCESSING")
+
+
+@pytest.mark.req("A-42")
+def test_an_auto_confirmed_call_is_not_gone_on_with_as_another_kind_of_call(tmp_path: Path) -> None:
+    """It may have run: a transport without ``callback`` would register and confirm it once more."""
+    time = HandTime()
+    options: dict[str, Any] = {"require_2php": True, "steady": time, "pause": time.pause}
+    with (
+        foreign(phase_1=[LOST, REGISTERED]) as server,
+        caller("httpx2", tmp_path, callback=SOMEWHERE, **options) as auto,
+        caller("httpx2", tmp_path, **options) as standard,
+    ):
+        errors = [failing(http, f"{server.url}/orders") for http in (auto, standard)]
+        assert (server.sent.count("phase_1"), server.runs) == (1, 1)
+    assert {error.code for error in errors} == {"answer_lost"}
+    assert len({error.client_correlation_id for error in errors}) == 1

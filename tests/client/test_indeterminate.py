@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.running import document, run
 from tests.client.callers import caller
+from tests.client.foreign import REGISTERED, answer, foreign
 from tests.client.shop import Shop, pair, shop
 from tests.client.test_reconciler import Later, crashed
 from twophp.client import Advice, PhaseError, calling
@@ -95,3 +96,20 @@ def test_a_client_that_has_not_heard_yet_hides_nothing(orders: Shop, tmp_path: P
     assert (call["client"]["outcome"], call["server"]["indeterminate"]) == (None, True)
     assert call["indeterminate"] is True
     assert run("ledger", "pairs", tmp_path / "orders.db").exit_code == INDETERMINATE
+
+
+@pytest.mark.req("A-34", "A-42")
+@pytest.mark.parametrize("name", ["httpx2", "httpx async", "requests"])
+def test_an_answer_that_says_so_and_breaks_off_means_check(name: str, tmp_path: Path) -> None:
+    """Its head has told it. ``done`` would be read as an ordinary failure."""
+    whole = answer(500, "DTT-2PHP-Message: Outcome indeterminate.", body=b"nobody knows", phase="FAILED")
+    with foreign(phase_1=[REGISTERED], phase_2=[whole[:-5]]) as server:
+        with caller(name, tmp_path, patience_s=0) as http, pytest.raises(PhaseError) as caught:
+            http.post(f"{server.url}/orders")
+        (tmp_path / "later").mkdir()
+        crashed(tmp_path / "later", f"{server.url}/orders", "before phase_2")
+        with caller(name, tmp_path / "later", clock=Later()) as http:
+            (found,) = http.reconcile().settled
+    error = caught.value
+    assert (error.code, error.advice, error.phase) == ("outcome_indeterminate", Advice.CHECK, "FAILED")
+    assert (found.outcome, found.code, found.advice) == ("indeterminate", "outcome_indeterminate", Advice.CHECK)

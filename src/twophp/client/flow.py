@@ -21,7 +21,7 @@ import msgspec
 
 from twophp.client import repeats
 from twophp.client.exchange import Around, Asked, Effect, Look, Lost, NotSent, Outcome, Pause, Read, Record, Reply, Send
-from twophp.client.notebook import STAND_IN_TTL_MS, request_of
+from twophp.client.notebook import MAY_HAVE_HAPPENED, STAND_IN_TTL_MS, request_of
 from twophp.client.outgoing import own_headers, phase_one_headers, sealed_request
 from twophp.client.resolution import (
     ACCEPTED,
@@ -114,7 +114,7 @@ class Conversation(Resolution):
     def _go_on(self, call: Call) -> Steps:
         if call.meant != self._meant():
             raise self._failed("id_reused", Advice.FIX, "this client correlation id was used for another request")
-        self._target = target_of(call.url)
+        self._target, self._mode = target_of(call.url), call.mode  # As it was made, whatever this transport is set to.
         if call.stage in OPEN:
             yield from self._take_over()
         if self._call is None or self._call.stage is Stage.SENT:
@@ -145,7 +145,7 @@ class Conversation(Resolution):
             return (yield from self._until_known(0.0))
         found = yield from self._replayed()
         if found is None and call.indeterminate:
-            raise self._failed(OUTCOME_INDETERMINATE, Advice.CHECK, "it failed, and may have had effects all the same")
+            raise self._failed(OUTCOME_INDETERMINATE, Advice.CHECK, MAY_HAVE_HAPPENED)
         if found is None:
             raise self._failed("answer_gone", Advice.DONE, "it has ended, and the server no longer has its answer")
         return found
@@ -305,6 +305,8 @@ class Conversation(Resolution):
         if not self._fence and self._call is not None:
             return (yield from self._go_on(self._call))  # Another caller of this id drives it, and may have confirmed.
         self._is_async = reply.status == ACCEPTED
+        if answer.phase is not Phase.WAITING_CONFIRM:
+            self._confirms += 1  # Something made it run already, so no confirm of ours is the first.
         if answer.phase is Phase.PROCESSING:
             return (yield from self._until_known(FIRST_DELAY_S))
         return (yield from self._confirm())

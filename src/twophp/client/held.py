@@ -11,7 +11,7 @@ from typing import Final
 
 from twophp.client import repeats
 from twophp.client.exchange import CallInfo
-from twophp.core.errors import Advice, PhaseError
+from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError
 from twophp.core.intent import SETTLED, Phase
 from twophp.wire import fields, grammar, response
 from twophp.wire.fields import Headers
@@ -30,7 +30,10 @@ def may_be_last(step: str, headers: Headers) -> bool:
 def broken_off(info: CallInfo) -> PhaseError:
     """For an answer that breaks off while the caller reads it. No HTTP library's error: those are retried."""
     repeats.broke_off(info["client_correlation_id"])
-    if info["phase"] in SETTLED:
+    if info["indeterminate"]:
+        code, advice = OUTCOME_INDETERMINATE, Advice.CHECK
+        text = "it failed, and may have had effects all the same; its answer broke off"
+    elif info["phase"] in SETTLED:
         code, advice = "answer_gone", Advice.DONE
         text = "the call has ended, and its answer broke off; the same named call brings it again"
     else:

@@ -10,7 +10,7 @@ from twophp.client.exchange import Around, Asked, CallInfo, Effect, Outcome, Rec
 from twophp.client.settings import Settings
 from twophp.core.call import ASKABLE, OPEN, Call, Stage, meant_by
 from twophp.core.call_machine import Command, Decision, NotThere, Opening, Release, Told
-from twophp.core.errors import Advice, PhaseError, StoreError, WireError
+from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, StoreError, WireError
 from twophp.core.identity import digest
 from twophp.core.intent import SETTLED, Mode, Phase
 from twophp.core.policy import Policy
@@ -23,6 +23,7 @@ log: Final = logging.getLogger("twophp.client")
 STAND_IN_TTL_MS: Final = Policy.standard().ttl_ms
 """A server tells no TTL with an answer that is final, and a ledger row must have one."""
 
+MAY_HAVE_HAPPENED: Final = "it failed, and may have had effects all the same"
 REQUEST_TAG: Final = b"twophp:client-request:1"
 
 ENDED: Final = frozenset({Stage.COMMITTED, Stage.FAILED})
@@ -153,6 +154,8 @@ class Notebook:
         """Leave the call, as open as it is, to the reconciler, and say so."""
         call = self._call
         advice, text = UNRESOLVED[code]
+        if call is not None and call.indeterminate:
+            return self._failed(OUTCOME_INDETERMINATE, Advice.CHECK, MAY_HAVE_HAPPENED, reply)
         if call is not None and call.stage in ENDED:
             return self._failed("answer_gone", Advice.DONE, "it has ended, and its answer does not come whole", reply)
         if call is not None and call.stage in OPEN:
