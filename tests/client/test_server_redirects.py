@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 
 from tests.client.callers import caller
 from tests.client.shop import Shop
+from twophp.client import Advice, PhaseError, calling
 
 
 @pytest.mark.req("A-08", "A-109", "T2-7")
@@ -30,3 +32,23 @@ def test_our_client_hears_of_the_redirect_and_makes_one_order_where_it_may_follo
         made = http.post(f"{orders.url}/orders/", **({"follow_redirects": True} if follow else {}))
     assert (made.status, len(orders.runs)) == ((200, 1) if follow else (307, 0))
     assert made.info["phase"] == ("COMMITTED" if follow else "FAILED")
+
+
+@pytest.mark.req("A-109")
+def test_a_named_call_that_ended_with_a_redirect_is_not_made_under_the_same_name(
+    kind: str, orders: Shop, tmp_path: Path
+) -> None:
+    follow = {"allow_redirects" if kind == "requests" else "follow_redirects": True}
+    with caller(kind, tmp_path) as http, calling(client_correlation_id="one"):
+        for _ in range(2):
+            with pytest.raises(PhaseError, match="the call one has ended with a redirect to this URL") as raised:
+                http.post(f"{orders.url}/orders/", **follow)
+            assert (raised.value.code, raised.value.advice) == ("redirected_away", Advice.FIX)
+    assert orders.runs == []
+
+
+@pytest.mark.req("A-109")
+def test_a_response_of_requests_that_redirects_can_be_pickled(orders: Shop, tmp_path: Path) -> None:
+    with caller("requests", tmp_path) as http:
+        made = http.post(f"{orders.url}/orders/", allow_redirects=False).response
+    assert pickle.loads(pickle.dumps(made)).status_code == 307  # noqa: S301

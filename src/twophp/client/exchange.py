@@ -22,6 +22,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     client_correlation_id: str
     first_url: str  # What the caller asked for: a named call is recognised by it.
     origin: str
+    is_outcome: bool = False  # The call has ended with it: what follows is another call.
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
