@@ -270,3 +270,34 @@ def endless(piece: bytes) -> Iterator[str]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
+
+
+@contextmanager
+def half_a_head() -> Iterator[str]:
+    """A server whose answers break off before the last line of their heads."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _address = listener.accept()
+                    with connection:
+                        connection.recv(65_536)
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_a_read_that_breaks_off_fails_as_it_does_without_us(tmp_path: Path) -> None:
+    with half_a_head() as url, requests.Session() as plain, caller("requests", tmp_path) as http:
+        with pytest.raises(requests.RequestException) as expected:
+            plain.get(url)
+        with pytest.raises(requests.RequestException) as found:
+            http.get(url)
+        with pytest.raises(PhaseError):
+            http.post(url)
+    assert type(found.value) is type(expected.value) is requests.exceptions.ChunkedEncodingError

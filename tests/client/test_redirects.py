@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,6 +194,12 @@ def test_the_next_request_of_an_answer_goes_on_with_the_call(orders: Shop, tmp_p
 def test_a_body_that_can_be_read_once_goes_along(orders: Shop, tmp_path: Path) -> None:
     with behind(orders, tmp_path, 307, "/orders") as (server, _door), caller("requests", tmp_path) as http:
         said = http.post(f"{server.url}/old/orders", json=None, data=iter([b"one,", b"two"]))
+    assert (said.status, orders.heard[0].body) == (200, b"one,two")
+
+
+def test_a_file_is_rewound_by_the_library_and_goes_along(orders: Shop, tmp_path: Path) -> None:
+    with behind(orders, tmp_path, 307, "/orders") as (server, _door), caller("requests", tmp_path) as http:
+        said = http.post(f"{server.url}/old/orders", json=None, data=io.BytesIO(b"one,two"))
     assert (said.status, orders.heard[0].body) == (200, b"one,two")
 
 

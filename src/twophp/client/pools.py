@@ -42,7 +42,7 @@ def never_left(error: BaseException | None) -> bool:
 def _strict_pool(pool: Any) -> Any:
     if issubclass(pool, _Pool):
         return pool
-    connection = type(pool.ConnectionCls.__name__, (_Connection, pool.ConnectionCls), {"response_class": _Answer})
+    connection = type(pool.ConnectionCls.__name__, (_Connection, pool.ConnectionCls), {})
     return type(pool.__name__, (_Pool, pool), {"ConnectionCls": connection})
 
 
@@ -76,6 +76,13 @@ def _connecting(retries: Retry) -> Retry:
 
 class _Connection:
     """Mixed into an HTTPConnection: TCP, a proxy's tunnel and TLS all come before the first byte of the request."""
+
+    def request(self, method: str, url: str, body: Any = None, headers: Any = None, **more: Any) -> None:
+        if _is_two_phase(headers):
+            self.response_class = _Answer
+        else:  # Whatever is not ours fails as it does without us.
+            vars(self).pop("response_class", None)
+        super().request(method, url, body, headers, **more)  # type: ignore[misc]
 
     def connect(self) -> None:
         try:

@@ -131,7 +131,8 @@ def _asked_by(request: Any, settings: Settings, hop: Hop | None) -> Asked:
     body = Body(settings.max_body_bytes)
     for chunk in _chunks(request.body):
         body.add(_raw(chunk))
-    if isinstance(request.body, Iterator):  # Empty by now; a redirect takes the body along.
+    # Empty by now, and a redirect takes the body along. What can be rewound, a file, the library rewinds itself.
+    if isinstance(request.body, Iterator) and not hasattr(request.body, "seek"):
         request.body = body.content
     headers = [(_field(name), _field(value)) for name, value in request.headers.items()]
     return Asked(
