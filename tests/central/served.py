@@ -115,3 +115,9 @@ def central(folder: Path, *, port: int = 0, store_url: str | None = None, **sett
         thread.join(PATIENCE_S)
         listener.close()
         assert not thread.is_alive()
+
+
+def outcomes(answer: httpx.Response) -> list[str]:
+    """What became of each row of a batch that was taken."""
+    assert answer.status_code == 200, answer.text
+    return [ack["outcome"] for ack in answer.json()["acks"]]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from tests.central.rows import OTHER, T0, changed, row
-from tests.central.served import PATIENCE_S, Central, central
+from tests.central.served import PATIENCE_S, Central, central, outcomes
 from twophp.central import api_bodies
 from twophp.central.merkle import leaf_hash, verify_consistency, verify_inclusion
 from twophp.central.missing import UNDER_WAY_MS
@@ -54,11 +54,6 @@ def here(tmp_path_factory: pytest.TempPathFactory, store_url: str | None) -> Ite
 @pytest.fixture
 def orders(here: Central) -> tuple[str, str]:
     return here.join("orders")
-
-
-def outcomes(answer: httpx.Response) -> list[str]:
-    assert answer.status_code == 200, answer.text
-    return [ack["outcome"] for ack in answer.json()["acks"]]
 
 
 @pytest.mark.req("P-12.4-a", "A-59")

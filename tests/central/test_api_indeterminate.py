@@ -7,12 +7,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from tests.central.rows import row
-from tests.central.served import Central, central
+from tests.central.served import Central, central, outcomes
 from twophp.wire.rows import encode_batch
 
 
@@ -25,11 +24,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Central]:
 @pytest.fixture
 def orders(here: Central) -> tuple[str, str]:
     return here.join("orders")
-
-
-def outcomes(answer: httpx.Response) -> list[str]:
-    assert answer.status_code == 200, answer.text
-    return [ack["outcome"] for ack in answer.json()["acks"]]
 
 
 @pytest.mark.req("A-34", "P-10.4-c")

@@ -227,7 +227,7 @@ def test_a_caller_that_streams_hears_of_a_break_where_it_reads(tmp_path: Path) -
 @pytest.mark.req("A-06")
 def test_a_plain_servers_stream_is_read_as_it_comes(tmp_path: Path) -> None:
     """An event stream has no end: nobody may wait for it."""
-    with endless(b"data: 1\n\n") as url:
+    with answering(one_event) as url:
         with caller("requests", tmp_path) as http:
             said = http._send("POST", url, data=b"1", stream=True)
             assert next(said.iter_lines()) == b"data: 1"
@@ -248,8 +248,8 @@ def transport(folder: Path, **changes: Any) -> TwoPhaseTransport:
 
 
 @contextmanager
-def endless(piece: bytes) -> Iterator[str]:
-    """A server that answers with one chunk and then says nothing until it is left."""
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that hears a request, answers as it is told to, and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -258,42 +258,31 @@ def endless(piece: bytes) -> Iterator[str]:
                     connection, _address = listener.accept()
                     with connection:
                         connection.recv(65_536)
-                        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                        connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
-                        while connection.recv(65_536):
-                            continue
+                        answer(connection)
 
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 
-@contextmanager
-def half_a_head() -> Iterator[str]:
-    """A server whose answers break off before the last line of their heads."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def one_event(connection: socket.socket) -> None:
+    """One chunk, and then nothing until the reader has left."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n")
+    while connection.recv(65_536):
+        continue
 
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _address = listener.accept()
-                    with connection:
-                        connection.recv(65_536)
-                        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
+def half_a_head(connection: socket.socket) -> None:
+    """It breaks off before the last line of its head."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
 
 
 def test_a_read_that_breaks_off_fails_as_it_does_without_us(tmp_path: Path) -> None:
-    with half_a_head() as url, requests.Session() as plain, caller("requests", tmp_path) as http:
+    with answering(half_a_head) as url, requests.Session() as plain, caller("requests", tmp_path) as http:
         with pytest.raises(requests.RequestException) as expected:
             plain.get(url)
         with pytest.raises(requests.RequestException) as found:
