@@ -7,7 +7,7 @@ ARGS   ?=
 
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs screenshots lock clean
+.PHONY: help demo test lint bench trace docs screenshots lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -31,6 +31,9 @@ lint: .venv/.ready ## Style, types and layers
 bench: .venv/.ready ## Measure, and write bench/latest.json
 	@tools/need postgresql wrk
 	@$(BIN)/python -m bench $(ARGS)
+
+trace: .venv/.ready ## Count the calls, files and opcodes of one handshake; ARGS="--json" for a machine
+	@$(BIN)/python -m tools.trace $(ARGS)
 
 docs: .venv/.ready ## Write the generated pages again
 	@$(BIN)/python -m tools.docs
