@@ -68,11 +68,15 @@ log: Final = logging.getLogger("twophp.server")
 _PROBES: Final = frozenset({"GET", "HEAD"})
 _OF_THE_DISK: Final = frozenset({"disk_full", "store_io_error"})
 MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
+GIVEN: Final = "twophp.given"
+"""The key in a scope under which a server edge hands in what ``answered`` has told it already, as a ``Given``."""
 NEEDS_ASYNCIO: Final = "two-phase requests need asyncio: run the server with its asyncio worker, not with trio"
 
 P = ParamSpec("P")
 AnyApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 """An application as its framework types it; each names scopes and messages in its own way."""
+Given: TypeAlias = Callable[[], Answer | None]
+"""Returns what ``answered`` returned, or raises what it raised."""
 
 
 def _saying_why_not(make: Callable[P, None]) -> Callable[P, None]:
@@ -316,6 +320,21 @@ class TwoPhaseMiddleware:
             raise StoreUnavailable("the service is shutting down and takes no new work")
 
     async def _two_phase(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given: Given | None = scope.pop(GIVEN, None)
+        try:
+            answer = await self.answered(scope, receive) if given is None else given()
+        except (Disconnected, Unanswered):
+            return
+        if answer is None:
+            await self.app(scope, receive, send)
+        else:
+            await _say(answer, send, is_head=scope["method"] == "HEAD")
+
+    async def answered(self, scope: Scope, receive: Receive) -> Answer | None:
+        """What answers a request that opted in, for an edge that sends it itself; None: it is the application's.
+
+        Raises Disconnected and Unanswered where there is nothing to send, and what the service's own code raises.
+        """
         try:
             server = await self._running()
             handshake = self._handshake
@@ -323,19 +342,16 @@ class TwoPhaseMiddleware:
             with server.requests:
                 head = head_of(scope, server.store.now(), server.store.wall_ahead_ms())
                 answering = handshake.answer(head, scope, receive)
-                answer = None if answering is None else await answering
-        except (Disconnected, Unanswered):
-            return
+                return None if answering is None else await answering
         except TwoPHPError as error:
             answer = of_error(error)
             if answer.status >= INTERNAL_ERROR:
                 self._log_failure(error)
-            if error.code == "body_too_slow":
-                answer = closing(answer, scope)
-        if answer is None:
-            await self.app(scope, receive, send)
-        else:
-            await _say(answer, send, is_head=scope["method"] == "HEAD")
+            return closing(answer, scope) if error.code == "body_too_slow" else answer
+
+    def recalls(self, server_correlation_id: str) -> bool:
+        """Whether a confirm of this intent is a repeat whose answer is at hand: nothing is run for it."""
+        return self._server is not None and self._server.executions.recall(server_correlation_id) is not None
 
     async def _polled(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A read without the opt-in that may be about an intent; what is not about one is the application's."""
