@@ -30,6 +30,7 @@ from twophp.core.intent import Mode, Phase
 from twophp.core.phase import Confirm, Register, Settle
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
+from twophp.kernel.apply import Operations
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.batch import Batch
@@ -153,7 +154,7 @@ def _recording() -> Iterator[list[Statements]]:
     batches: list[Statements] = []
     write = Batch._write  # noqa: SLF001 - the ceiling must execute exactly this.
 
-    def write_and_note(batch: Batch) -> None:
+    def write_and_note(batch: Batch, operations: Operations) -> None:
         statements: Statements = []
         execute = batch._executemany  # noqa: SLF001
 
@@ -162,7 +163,7 @@ def _recording() -> Iterator[list[Statements]]:
             return execute(statement, rows)
 
         batch._executemany = note  # type: ignore[assignment] # noqa: SLF001
-        write(batch)
+        write(batch, operations)
         batches.append(statements)
 
     Batch._write = write_and_note  # type: ignore[method-assign,assignment] # noqa: SLF001

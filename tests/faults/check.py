@@ -12,8 +12,8 @@ from tests.faults.handshake import NOW, PAYLOAD, RESPONSE, VAULT, WRITER
 from twophp.core.entry import server_entry
 from twophp.core.intent import Intent, Phase, by_logical_key
 from twophp.engine.intents import Intents
+from twophp.kernel.journal import GENESIS
 from twophp.ports import Find
-from twophp.stores.journal import GENESIS
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing import scene
 

@@ -10,10 +10,10 @@ import pytest
 
 from twophp.core.errors import StoreOverloaded
 from twophp.core.records import JournalEvent
+from twophp.kernel.admission import BITE, NEW_SHARE, QUIET_S, Queue
+from twophp.kernel.apply import Asked, Job
 from twophp.ports import Change, Decide
 from twophp.stores.sqlite import SQLiteStore
-from twophp.stores.sqlite.batch import Job
-from twophp.stores.sqlite.queue import BITE, NEW_SHARE, QUIET_S, Queue
 from twophp.stores.testing.scene import T0
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ class Stopwatch:
 
 
 def job(name: Any = None) -> Job:
-    return (), lambda _records: Change(answer=name), asyncio.Future()
+    return Asked((), lambda _records: Change(answer=name)), asyncio.Future()
 
 
 def a_queue(seconds: Stopwatch | None = None, *, capacity: int = CAPACITY) -> Queue:

@@ -210,15 +210,21 @@ async def test_a_refusal_costs_no_commit(store: SQLiteStore) -> None:
     assert (seen["COMMIT"], seen["BEGIN"]) == (0, 2)
 
 
-async def test_a_bad_change_costs_the_others_one_more_round_and_nothing_else(store: SQLiteStore) -> None:
+@pytest.mark.parametrize(("is_known", "savepoints"), [(True, 0), (False, 21)])
+async def test_a_bad_change_costs_the_others_one_more_round_at_most(
+    store: SQLiteStore, is_known: bool, savepoints: int
+) -> None:
+    """Nothing if the record that it collides with is known; else the database refuses it, and the batch is redone."""
     await scene.reserve(store, "holder", "key")
+    if not is_known:
+        store._writer._known.forget()
     seen = count_commits(store)
     thief = scene.obligation_change(scene.fresh_obligation("thief", "key")).puts
     outcomes = await asyncio.gather(
         *(register(store, str(number)) for number in range(20)), scene.write(store, *thief), return_exceptions=True
     )
     assert [type(outcome) for outcome in outcomes] == [Intent] * 20 + [ConstraintViolation]
-    assert (seen["COMMIT"], seen["SAVEPOINT"]) == (1, 21)
+    assert (seen["COMMIT"], seen["SAVEPOINT"]) == (1, savepoints)
 
 
 async def test_after_a_bad_change_nothing_stale_is_known(store: SQLiteStore) -> None:

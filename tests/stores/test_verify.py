@@ -18,7 +18,7 @@ from tests.stores.verifying import filled, forgotten, found, messages
 from twophp.core.errors import ConfigError, JournalBroken, SchemaMismatch
 from twophp.core.records import JournalEvent
 from twophp.engine.retention import RETENTION_MS
-from twophp.stores.journal import GENESIS, link
+from twophp.kernel.journal import GENESIS, link
 from twophp.stores.sqlite.verify import Head, Report, verify
 
 

@@ -38,6 +38,8 @@ from twophp.core.obligation import (
 )
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.core.registrar_records import WrittenOnce
+from twophp.kernel.journal import GENESIS, link
+from twophp.kernel.overlay import View
 from twophp.ports import (
     MOST_ROWS,
     Admission,
@@ -55,10 +57,8 @@ from twophp.ports import (
     Tally,
 )
 from twophp.stores.clock import AnchoredClock, StoreTime, system_clock
-from twophp.stores.journal import GENESIS, link
 from twophp.stores.memory_answers import answer
 from twophp.stores.owners import NobodyKnown
-from twophp.stores.view import View
 
 _ROLLED_BACK: Final = State.ROLLED_BACK
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
@@ -129,7 +129,7 @@ class MemoryStore:
     def transact_at_once(self, keys: Sequence[Key], decide: Decide) -> Any:
         """The same for whoever has no event loop and needs none: nothing is waited for."""
         with self._lock:
-            change = decide(View(keys, self._found, self._clock()))
+            change = decide(View(keys, self._found, self._clock()))  # type: ignore[arg-type]
             if change.trial:
                 raise StoreError("the memory store runs no SQL", code="no_sql")
             if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:

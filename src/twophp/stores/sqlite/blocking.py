@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from twophp.core.errors import CommitUnknown, StoreOverloaded, StoreUnavailable
 from twophp.core.records import Instant, Key
+from twophp.kernel.apply import Asked
 from twophp.ports import Clock, Decide
 from twophp.stores.at_once import at_once
 from twophp.stores.clock import system_clock
@@ -23,7 +24,7 @@ from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
-    from twophp.stores.sqlite.batch import Job
+    from twophp.kernel.apply import Command, Job
 
 
 class _Told:
@@ -63,7 +64,7 @@ class _Writer(Writer):
         """The thread was interrupted in the middle: nobody knows, and everybody may find out."""
         unknown = CommitUnknown("the thread that wrote it was interrupted")
         self._undo(unknown)
-        for _keys, _decide, done in jobs:
+        for _command, done in jobs:
             if not done.done():
                 done.set_exception(CommitUnknown(str(unknown)))
 
@@ -95,7 +96,7 @@ class BlockingSQLite:
         self._capacity = capacity
         self._batch_limit = batch_limit
         self._turn = threading.Lock()  # To be held by whoever touches the connection.
-        self._waiting: deque[tuple[Sequence[Key], Decide, _Told]] = deque()
+        self._waiting: deque[tuple[Command, _Told]] = deque()
         self._is_closed = False
         self._open()
 
@@ -150,7 +151,7 @@ class BlockingSQLite:
         self._refuse_if_closed()
         if len(self._waiting) >= self._capacity:
             raise StoreOverloaded(f"{self._capacity} changes are waiting for the disk")
-        self._waiting.append((keys, decide, told))
+        self._waiting.append((Asked(keys, decide), told))
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -175,5 +176,5 @@ class BlockingSQLite:
             self._writer.give_up(jobs)
             raise
         finally:
-            while self._waiting and self._waiting[0][2].is_over:
-                over.append(self._waiting.popleft()[2])
+            while self._waiting and self._waiting[0][1].is_over:
+                over.append(self._waiting.popleft()[1])

@@ -11,8 +11,8 @@ import msgspec
 
 from twophp.core.errors import StoreUnavailable
 from twophp.core.records import Instant
+from twophp.kernel.journal import GENESIS, link
 from twophp.ports import Clock, JournalLine
-from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite.connection import open_connection
 from twophp.stores.sqlite.known import read_head
 from twophp.stores.sqlite.reading import snapshot

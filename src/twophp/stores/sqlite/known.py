@@ -8,37 +8,18 @@ forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import apsw
-import msgspec
 
-from twophp.core.entry import LedgerEntry
 from twophp.core.errors import StoreError
-from twophp.core.records import Instant, Key, Record, Sealed
-from twophp.ports import Part
+from twophp.core.records import Instant, Key
+from twophp.kernel.overlay import Slot
 from twophp.stores.sqlite.sql import sql
-from twophp.stores.sqlite.table import Row, Table
+from twophp.stores.sqlite.table import Row
 
 GENERATION: Final = 8_192  # keys; two generations are kept, so memory does not grow with what is stored
-
-
-class Slot(msgspec.Struct, eq=False, gc=False):
-    """A record as it was found and as it is by now, with what is still to be written of it.
-
-    Thousands are kept, and the collector would look at every one of them again and again: it is spared (``gc=False``),
-    and so are the record's keys, which are asked for in place of being kept.
-    """
-
-    id: int
-    record: Record
-    table: Table
-    is_new: bool
-    is_dropped: bool = False
-    entry: LedgerEntry | None = None
-    entry_is_new: bool = False
-    seals: Mapping[Part, Sealed | None] | None = None
 
 
 class Head(NamedTuple):
@@ -90,7 +71,7 @@ class Known:
         slot = self._old.get(key)
         if slot is None:
             return False
-        for held in slot.record.keys():  # noqa: SIM118 - a record, no mapping.
+        for held in slot.keys:
             self.slots[held] = self._old.pop(held)
         return True
 
@@ -102,7 +83,7 @@ class Known:
         """Everything about these was written, and this is how far it went."""
         self._head = head
         for slot in slots:
-            slot.is_new = slot.entry_is_new = False
+            slot.stored, slot.entry_is_new = slot.record.version, False
             slot.entry = slot.seals = None
 
     def forget(self) -> None:

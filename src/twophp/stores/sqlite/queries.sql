@@ -83,7 +83,7 @@ INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 
 -- name: update_intent
 UPDATE intent SET phase = ?, version = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, owner = ?,
-    lease_until = ?, fence = ?, has_payload = ?, transaction_reference = ?, due_at = ?, indeterminate = ? WHERE id = ?;
+    lease_until = ?, fence = ?, has_payload = ?, transaction_reference = ?, due_at = ?, indeterminate = ? WHERE id = ? AND version = ?;
 
 -- name: delete_intent
 DELETE FROM intent WHERE id = ?;
@@ -103,7 +103,7 @@ SELECT obligation_id FROM obligation WHERE due_at < ? ORDER BY due_at LIMIT ?;
 INSERT INTO obligation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_obligation
-UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, due_at = ?, counted = ? WHERE id = ?;
+UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, due_at = ?, counted = ? WHERE id = ? AND version = ?;
 
 -- name: delete_obligation
 DELETE FROM obligation WHERE id = ?;
@@ -118,7 +118,7 @@ SELECT job_id FROM job WHERE due_at < ? ORDER BY due_at LIMIT ?;
 INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_job
-UPDATE job SET state = ?, version = ?, attempts = ?, due_at = ?, last_error = ? WHERE id = ?;
+UPDATE job SET state = ?, version = ?, attempts = ?, due_at = ?, last_error = ? WHERE id = ? AND version = ?;
 
 -- name: delete_job
 DELETE FROM job WHERE id = ?;
@@ -147,7 +147,7 @@ INSERT INTO call VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 -- name: update_call
 UPDATE call SET stage = ?, version = ?, row_version = ?, server_correlation_id = ?, ttl_ms = ?, registered_at = ?,
     confirm_by = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, status_url = ?, acknowledged_at = ?,
-    answered_at = ?, owner = ?, fence = ?, attempts = ?, last_error = ?, due_at = ?, indeterminate = ? WHERE id = ?;
+    answered_at = ?, owner = ?, fence = ?, attempts = ?, last_error = ?, due_at = ?, indeterminate = ? WHERE id = ? AND version = ?;
 
 -- name: delete_call
 DELETE FROM call WHERE id = ?;
@@ -159,7 +159,7 @@ SELECT quota.* FROM json_each(?) AS wanted CROSS JOIN quota ON principal = wante
 INSERT INTO quota VALUES (?, ?, ?, ?, ?);
 
 -- name: update_quota
-UPDATE quota SET open_intents = ?, open_bytes = ?, version = ? WHERE id = ?;
+UPDATE quota SET open_intents = ?, open_bytes = ?, version = ? WHERE id = ? AND version = ?;
 
 -- name: delete_quota
 DELETE FROM quota WHERE id = ?;
@@ -171,7 +171,7 @@ SELECT budget.* FROM json_each(?) AS wanted CROSS JOIN budget ON flow = wanted.v
 INSERT INTO budget VALUES (?, ?, ?, ?);
 
 -- name: update_budget
-UPDATE budget SET reserved = ?, version = ? WHERE id = ?;
+UPDATE budget SET reserved = ?, version = ? WHERE id = ? AND version = ?;
 
 -- name: delete_budget
 DELETE FROM budget WHERE id = ?;
@@ -183,7 +183,7 @@ SELECT fence.* FROM json_each(?) AS wanted CROSS JOIN fence ON resource = wanted
 INSERT INTO fence VALUES (?, ?, ?, ?, ?);
 
 -- name: update_fence
-UPDATE fence SET token = ?, obligation_id = ?, version = ? WHERE id = ?;
+UPDATE fence SET token = ?, obligation_id = ?, version = ? WHERE id = ? AND version = ?;
 
 -- name: delete_fence
 DELETE FROM fence WHERE id = ?;

@@ -85,7 +85,7 @@ SELECT registrar_gate.* FROM json_each(?) AS wanted CROSS JOIN registrar_gate ON
 INSERT INTO registrar_gate VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_gate
-UPDATE registrar_gate SET is_open = ?, authority_ref = ?, reason = ?, changed_at = ?, version = ? WHERE id = ?;
+UPDATE registrar_gate SET is_open = ?, authority_ref = ?, reason = ?, changed_at = ?, version = ? WHERE id = ? AND version = ?;
 
 -- name: delete_gate
 DELETE FROM registrar_gate WHERE id = ?;
@@ -98,7 +98,7 @@ ON logical_request_key = wanted.value ->> 0;
 INSERT INTO registrar_fence VALUES (?, ?, ?, ?);
 
 -- name: update_key_fence
-UPDATE registrar_fence SET fenced_at = ?, version = ? WHERE id = ?;
+UPDATE registrar_fence SET fenced_at = ?, version = ? WHERE id = ? AND version = ?;
 
 -- name: delete_key_fence
 DELETE FROM registrar_fence WHERE id = ?;

@@ -14,6 +14,7 @@ from twophp.core.entry import LEDGER_ID, LedgerEntry, restamped_line
 from twophp.core.errors import StoreUnavailable
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
+from twophp.kernel.apply import Asked
 from twophp.ports import (
     Admission,
     Change,
@@ -130,7 +131,7 @@ class SQLiteStore:
 
     def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Awaitable[Any]:
         """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
-        return self._writer.transact(keys, decide, admission)
+        return self._writer.transact(Asked(keys, decide, admission))
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: a range of an index on ``due_at``."""
@@ -163,7 +164,7 @@ class SQLiteStore:
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
         change = Change(answer=None, synced=(Synced(entries, at),))
-        await self._writer.transact((), lambda _records: change, "accepted")
+        await self._writer.transact(Asked((), lambda _records: change))
 
     async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
         """See ``Store.outlived``: a range of an index on the time of arrival."""
@@ -219,7 +220,7 @@ class SQLiteStore:
             line = restamped_line(before[0][0] if before else "", issued, records.now)
             return Change(answer=None, journal=(line,), statements=(keep,))
 
-        await self._writer.transact((), change, "accepted")
+        await self._writer.transact(Asked((), change))
 
     async def reopen(self) -> None:
         """See ``Store.reopen``. Whoever comes while another is at it finds it done. What was closed stays closed."""
@@ -250,7 +251,7 @@ class SQLiteStore:
     async def _execute(self, statement: Statement, admission: Admission = "accepted") -> None:
         """Bookkeeping that no decision depends on, in the same queue as everything else."""
         change = Change(answer=None, statements=(statement,))
-        await self._writer.transact((), lambda _records: change, admission)
+        await self._writer.transact(Asked((), lambda _records: change, admission))
 
     def _read(self, statement: str, bindings: tuple[Any, ...]) -> list[Row]:
         try:

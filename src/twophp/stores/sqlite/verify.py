@@ -24,8 +24,8 @@ from twophp.core.errors import ConfigError, JournalBroken, StoreError
 from twophp.core.intent import SETTLED, Intent, Phase, fixed_facts, outcome_facts
 from twophp.core.obligation import LEAK_EVENT, RESERVED_EVENT, Obligation
 from twophp.core.records import Instant, JournalEvent
+from twophp.kernel.journal import GENESIS, link
 from twophp.ports import Vault
-from twophp.stores.journal import GENESIS, link
 from twophp.stores.sqlite import verify_registrar
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.seals import SealRow

@@ -8,7 +8,7 @@ What waits for the disk or for another process goes to a thread of its own: COMM
 somebody else holds the lock. Meanwhile the loop serves on and the next batch gathers. On a quick disk, with nobody else
 waiting, COMMIT stays on the loop: waking a thread and being woken takes longer than the disk.
 
-What goes first and what is refused when too much waits is told in ``queue``.
+What goes first and what is refused when too much waits is told in ``kernel.admission``.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
+from twophp.kernel.admission import Queue
+from twophp.kernel.apply import Failure
 from twophp.ports import Load
 from twophp.stores.clock import StoreTime, steady_seconds
-from twophp.stores.sqlite.batch import Batch, Failure, Job, Outcome
+from twophp.stores.sqlite.batch import Batch
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, roll_back, translate
 from twophp.stores.sqlite.known import Known, read_head
-from twophp.stores.sqlite.queue import Queue
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from twophp.core.records import Instant, Key
-    from twophp.ports import Admission, Clock, Decide
+    from twophp.core.records import Instant
+    from twophp.kernel.apply import Command, Job, Outcome
+    from twophp.ports import Clock
 
 log: Final = logging.getLogger("twophp.store")
 
@@ -78,8 +80,8 @@ class Writer:
         self._time = StoreTime(clock, read_head(connection).at)
         connection.set_wal_hook(self._count_log_pages)
 
-    def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission) -> asyncio.Future[Any]:
-        """Queue the wish; whoever awaits it waits until it is durable. One that finds no room is refused at once.
+    def transact(self, command: Command) -> asyncio.Future[Any]:
+        """Queue the command; whoever awaits it waits until it is durable. One that finds no room is refused at once.
 
         No coroutine: what is awaited is the future that the flush resolves, without a frame in between.
         """
@@ -89,7 +91,7 @@ class Writer:
             raise StoreUnavailable("the store is closed", code="store_closed")
         loop = asyncio.get_running_loop()
         done = loop.create_future()
-        self._waiting.add((keys, decide, done), admission)
+        self._waiting.add((command, done), command.admission)
         if self._drain is None or self._drain.done():  # One that was cancelled before it began has cleared nothing.
             self._drain = loop.create_task(self._work())
         return done
@@ -213,7 +215,7 @@ class Writer:
         try:
             self._connection.execute(sql("begin_reading"))
             return Batch(self._connection, self._time, self._known).look(
-                jobs, lambda: Failure(_for_a_caller(error)), must_be_there=not self._is_proved
+                _commands(jobs), lambda: Failure(_for_a_caller(error)), must_be_there=not self._is_proved
             )
         except apsw.Error as worse:
             return _failures(jobs, worse)
@@ -234,7 +236,7 @@ class Writer:
 
     def _run(self, jobs: list[Job]) -> tuple[Batch, list[Outcome]]:
         batch = Batch(self._connection, self._time, self._known)
-        return batch, batch.run(jobs)
+        return batch, batch.run(_commands(jobs))
 
     async def _begin_again(self) -> None:
         """A statement that failed may have rolled the transaction back itself (``INSERT OR ROLLBACK``)."""
@@ -343,12 +345,16 @@ class Writer:
         return apsw.SQLITE_OK
 
 
+def _commands(jobs: list[Job]) -> list[Command]:
+    return [command for command, _done in jobs]
+
+
 def _failures(jobs: list[Job], error: Exception) -> list[Outcome]:
     return [Failure(_for_a_caller(error)) for _job in jobs]
 
 
 def _tell(jobs: list[Job], outcomes: list[Outcome]) -> None:
-    for (_keys, _decide, done), outcome in zip(jobs, outcomes, strict=True):
+    for (_command, done), outcome in zip(jobs, outcomes, strict=True):
         if done.done():  # A caller that gave up waiting is no reason to stop.
             continue
         if type(outcome) is Failure:

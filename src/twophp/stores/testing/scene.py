@@ -16,8 +16,8 @@ from twophp.core.obligation import Obligation, by_flow_and_key, by_id
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Settle, decide
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key, Record, Sealed
+from twophp.kernel.journal import GENESIS, link
 from twophp.ports import Change, Clock, Decide, JournalLine, Part, Put, Records, Store
-from twophp.stores.journal import GENESIS, link
 from twophp.stores.testing.capability import Capability
 
 T0: Final[Instant] = 1_700_000_000_000

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from twophp.core.errors import StoreOverloaded
+from twophp.kernel.apply import Job
 from twophp.ports import Admission
-from twophp.stores.sqlite.batch import Job
 
 BITE: Final = 64
 """Background changes that are written together."""

@@ -1,0 +1,193 @@
+"""Decide a batch of commands: what they change, and what each caller is answered once that is durable.
+
+``apply`` does no I/O and knows no driver. A driver loads the records under the commands' keys into slots, applies the
+commands in order of arrival, and writes the operations under guards: all of them or none. A record that several
+commands touched is written once, as it is in the end; its history is written line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from twophp.core.records import Instant, JournalEvent, Key
+from twophp.kernel.overlay import Overlay, Slot, Slots, View
+from twophp.ports import Admission, Change, Decide, Purge, Records, Statement, Synced
+
+
+class Command(Protocol):
+    """One caller's wish, as a value: what it reads, and what it decides about that."""
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """The records it reads."""
+        ...
+
+    @property
+    def admission(self) -> Admission:
+        """How it is let into the queue."""
+        ...
+
+    @property
+    def decide(self) -> Callable[[Records], Change]:
+        """Pure: a driver may ask again when a batch has to be redone."""
+        ...
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """A command that is spelled out by its caller."""
+
+    keys: Sequence[Key]
+    decide: Decide
+    admission: Admission = "accepted"
+
+
+class Done(Protocol):
+    """Whom to tell: asyncio's future, or what a thread waits for."""
+
+    def done(self) -> bool:
+        """Whether it was told, or no longer wants to be."""
+        ...
+
+    def set_result(self, result: Any, /) -> None:
+        """It is durable, and this is the answer."""
+        ...
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """It is not, or nobody knows."""
+        ...
+
+
+Job: TypeAlias = tuple[Command, Done]
+"""A command that waits for its batch, and whom to tell."""
+
+
+class Failure:
+    """What to raise to a caller instead of an answer."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        # The one exception that a future cannot carry.
+        self.error = RuntimeError(f"decide raised {error!r}") if isinstance(error, StopIteration) else error
+
+
+Outcome: TypeAlias = Any | Failure
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a driver has loaded. ``slots`` may hold more than a batch has named, and is changed by ``apply``.
+
+    If anything after that fails, the driver has to forget the slots: nothing in them is undone.
+    """
+
+    slots: Slots
+    refused: Mapping[Key, Failure] = {}  # Records that nobody may act on.
+
+
+class Operations(msgspec.Struct, gc=False):
+    """What becomes durable together, in the order of its fields: what frees a unique key goes before what takes it."""
+
+    at: Instant  # The store's time, which the batch may have moved on (A-29).
+    purges: list[Purge]  # Each brings its line only if its row was there to be purged.
+    dropped: Mapping[Slot, None]  # Rows to delete with their sealed parts, unless they are new (``stored`` is 0).
+    changed: Mapping[Slot, None]  # Rows to insert, or to update if they still have the version ``stored``.
+    lines: list[tuple[Slot | None, JournalEvent]]  # To be chained once every slot has its id.
+    statements: list[Statement]
+    synced: list[Synced]  # After all rows are written, so that a row which changes here is not marked (A-57).
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self.changed or self.dropped or self.lines or self.statements or self.synced or self.purges)
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What a batch comes to."""
+
+    operations: Operations
+    answers: list[Outcome]  # One for each command.
+    trials: dict[int, tuple[Statement, ...]]  # By the place of the answer that whatever refuses them replaces.
+
+
+def apply(snapshot: Snapshot, commands: Iterable[Command], now: Instant) -> Applied:
+    """Decide every command on what is there and on what the ones before it have changed.
+
+    What a command raises, and what is wrong with its change, is its caller's alone.
+    """
+    overlay = Overlay(snapshot.slots)
+    operations = Operations(now, [], overlay.dropped, overlay.changed, [], [], [])
+    view, refused = View((), snapshot.slots, now), snapshot.refused
+    answers: list[Outcome] = []
+    trials: dict[int, tuple[Statement, ...]] = {}
+    for command in commands:
+        keys = command.keys
+        if refused and (failure := _refusal(refused, keys)) is not None:
+            answers.append(failure)
+            continue
+        view.keys = keys
+        try:
+            change = command.decide(view)
+            if _writes(change):
+                _add(operations, overlay, change, keys)
+            if change.trial:
+                trials[len(answers)] = change.trial
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
+            answers.append(Failure(error))
+        else:
+            answers.append(change.answer)
+    for _slot, event in operations.lines:
+        operations.at = max(operations.at, event.observed_at)  # It may be ahead of a clock that was set back (A-29).
+    return Applied(operations, answers, trials)
+
+
+def look(
+    snapshot: Snapshot, commands: Iterable[Command], now: Instant, refuse: Callable[[], Failure], *, must_be_there: bool
+) -> list[Outcome]:
+    """Decide every command by itself and write nothing: whoever would change something is refused.
+
+    With ``must_be_there`` so is whoever finds no record.
+    """
+    view = View((), snapshot.slots, now)
+    answers: list[Outcome] = []
+    for command in commands:
+        keys = command.keys
+        if snapshot.refused and (failure := _refusal(snapshot.refused, keys)) is not None:
+            answers.append(failure)
+            continue
+        view.keys = keys
+        if must_be_there and all(view.get(key) is None for key in keys):
+            answers.append(refuse())
+            continue
+        try:
+            change = command.decide(view)
+            answers.append(refuse() if _writes(change) else change.answer)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
+            answers.append(Failure(error))
+    return answers
+
+
+def _refusal(refused: Mapping[Key, Failure], keys: Sequence[Key]) -> Failure | None:
+    return next((refused[key] for key in keys if key in refused), None)
+
+
+def _writes(change: Change) -> bool:
+    return bool(change.puts or change.drops or change.journal or change.statements or change.synced or change.purges)
+
+
+def _add(operations: Operations, overlay: Overlay, change: Change, keys: Sequence[Key]) -> None:
+    lines = operations.lines
+    if change.puts or change.drops:
+        for put, slot in zip(change.puts, overlay.make(change, keys), strict=True):
+            for event in put.journal:
+                lines.append((slot, event))
+    for event in change.journal:
+        lines.append((None, event))
+    if change.statements:
+        operations.statements.extend(change.statements)
+    if change.synced:
+        operations.synced.extend(change.synced)
+    if change.purges:
+        operations.purges.extend(change.purges)

@@ -1,0 +1,169 @@
+"""Records by key, as a batch finds them and as its commands leave them.
+
+A driver fills ``slots`` with what it has loaded. A change is made on the slots at once, so the next command of the same
+batch sees it. What a command may not do is refused before anything of its change is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from twophp.core.entry import LedgerEntry
+from twophp.core.errors import ConstraintViolation, StoreError
+from twophp.core.fence import Fence
+from twophp.core.records import Instant, Key, Record, Sealed
+from twophp.core.registrar_records import WrittenOnce
+from twophp.ports import Change, Part, Put
+
+
+class Slot(msgspec.Struct, eq=False, gc=False):
+    """A record as it was found and as it is by now, with what is still to be written of it.
+
+    Thousands are kept, and the collector would look at every one of them again and again: it is spared (``gc=False``).
+    """
+
+    record: Record
+    keys: tuple[Key, ...] = ()
+    id: int = 0  # The driver's own number for the record's row; 0 until it gives one.
+    stored: int = 0  # The version that the store has: the guard of an update. 0: the store has none.
+    is_dropped: bool = False
+    entry: LedgerEntry | None = None
+    entry_is_new: bool = False
+    seals: Mapping[Part, Sealed | None] | None = None
+
+
+Slots: TypeAlias = dict[Key, Slot]
+
+
+class View:
+    """The ``Records`` of one command: the keys it named, and nothing else."""
+
+    __slots__ = ("_slots", "keys", "now")
+
+    def __init__(self, keys: Sequence[Key], slots: Mapping[Key, Slot], now: Instant) -> None:
+        self.keys = keys
+        self._slots = slots
+        self.now = now
+
+    def get(self, key: Key) -> Any | None:
+        """See ``Records.get``. A key that was not named was not read, so nobody may conclude anything from it."""
+        if key not in self.keys:
+            raise KeyError(f"the transaction did not name {key}")
+        slot = self._slots.get(key)
+        return None if slot is None else slot.record
+
+
+class _Note(msgspec.Struct, gc=False):
+    """A slot as it was before a change that may have to be undone."""
+
+    slot: Slot
+    was: Slot
+    was_changed: bool
+
+
+class Overlay:
+    """The slots of one batch. ``changed`` are those that a driver has to write, ``dropped`` those it has to delete."""
+
+    __slots__ = ("changed", "dropped", "slots")
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+        self.changed: dict[Slot, None] = {}
+        self.dropped: dict[Slot, None] = {}
+
+    def make(self, change: Change, named: Sequence[Key]) -> list[Slot]:
+        """Make all of its puts and drops or, if one of them is refused, none. Returns the slot of each put."""
+        puts = change.puts
+        if len(puts) == 1 and not change.drops and puts[0].replaces is None:
+            return [self._put(puts[0], named, None)]  # It is checked before it is made: there is nothing to undo.
+        notes: list[_Note] = []
+        try:
+            made = []
+            for put in puts:
+                if put.replaces is not None:
+                    self._drop(put.replaces, named, notes)
+                made.append(self._put(put, named, notes))
+            for key in change.drops:
+                self._drop(key, named, notes)
+        except BaseException:
+            self._undo(notes)
+            raise
+        return made
+
+    def _put(self, put: Put, named: Sequence[Key], notes: list[_Note] | None) -> Slot:
+        record = put.record
+        keys = record.keys()
+        slot = self._named(keys[0], named, notes)
+        if record.version != (1 if slot is None else slot.record.version + 1):
+            raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
+        held = () if slot is None else slot.keys
+        if keys != held:
+            self._refuse_taken(keys, slot)
+        if put.entry is not None and not put.journal:
+            raise StoreError(f"{keys[0]}: a ledger row changes with a line of history", code="bad_change")
+        # From here on nothing can fail.
+        if slot is None:
+            slot = Slot(record)
+        if notes is not None:
+            self._note(slot, notes)
+        slot.record = record
+        if keys != held:
+            self._rekey(slot, keys)
+        if put.seals:
+            slot.seals = {**slot.seals, **put.seals} if slot.seals else put.seals
+        if put.entry is not None:
+            slot.entry = put.entry
+            slot.entry_is_new = slot.entry_is_new or put.entry.version == 1
+        self.changed[slot] = None
+        return slot
+
+    def _refuse_taken(self, keys: Sequence[Key], slot: Slot | None) -> None:
+        for key in keys:
+            if self.slots.get(key, slot) is not slot:
+                raise ConstraintViolation(f"{key}: another record holds it")
+
+    def _drop(self, key: Key, named: Sequence[Key], notes: list[_Note]) -> None:
+        """Forget the record. Its ledger row and its history still say what became of it."""
+        slot = self._named(key, named, notes)
+        if slot is None:
+            raise StoreError(f"{key}: there is no record to drop", code="bad_change")
+        if isinstance(slot.record, WrittenOnce | Fence):
+            raise ConstraintViolation(f"{key}: what is written once stays")
+        self._note(slot, notes)
+        self._rekey(slot, ())
+        slot.is_dropped = True
+        self.dropped[slot] = None
+
+    def _named(self, key: Key, named: Sequence[Key], notes: list[_Note] | None) -> Slot | None:
+        """The slot under ``key`` if the command has read its record, under whichever key, or has put it itself."""
+        slot = self.slots.get(key)
+        if slot is None or key in named or any(held in named for held in slot.keys):
+            return slot
+        return slot if notes and any(note.slot is slot for note in notes) else None
+
+    def _rekey(self, slot: Slot, keys: tuple[Key, ...]) -> None:
+        slots = self.slots
+        for key in slot.keys:
+            del slots[key]
+        for key in keys:
+            slots[key] = slot
+        slot.keys = keys
+
+    def _note(self, slot: Slot, notes: list[_Note]) -> None:
+        notes.append(_Note(slot, msgspec.structs.replace(slot), slot in self.changed))
+
+    def _undo(self, notes: Sequence[_Note]) -> None:
+        """What an earlier command of the batch has changed stays to be written; what is new goes."""
+        for note in reversed(notes):
+            slot, was = note.slot, note.was
+            self._rekey(slot, ())
+            self.dropped.pop(slot, None)
+            if not note.was_changed:
+                self.changed.pop(slot, None)
+            for name in Slot.__struct_fields__:
+                setattr(slot, name, getattr(was, name))
+            for key in was.keys:
+                self.slots[key] = slot
