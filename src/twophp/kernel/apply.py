@@ -178,13 +178,12 @@ def _writes(change: Change) -> bool:
 
 
 def _add(operations: Operations, overlay: Overlay, change: Change, keys: Sequence[Key]) -> None:
-    lines = operations.lines
-    if change.puts or change.drops:
-        for put, slot in zip(change.puts, overlay.make(change, keys), strict=True):
-            for event in put.journal:
-                lines.append((slot, event))
-    for event in change.journal:
-        lines.append((None, event))
+    puts, lines = change.puts, operations.lines
+    if puts or change.drops:
+        for put, slot in zip(puts, overlay.make(change, keys), strict=True):
+            lines.extend([(slot, event) for event in put.journal])
+    if change.journal:
+        lines.extend([(None, event) for event in change.journal])
     if change.statements:
         operations.statements.extend(change.statements)
     if change.synced:

@@ -96,7 +96,9 @@ class Overlay:
     def _put(self, put: Put, named: Sequence[Key], notes: list[_Note] | None) -> Slot:
         record = put.record
         keys = record.keys()
-        slot = self._named(keys[0], named, notes)
+        slot = self.slots.get(keys[0])
+        if slot is not None and keys[0] not in named:
+            slot = self._seen(slot, named, notes)
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
         held = () if slot is None else slot.keys
@@ -127,7 +129,9 @@ class Overlay:
 
     def _drop(self, key: Key, named: Sequence[Key], notes: list[_Note]) -> None:
         """Forget the record. Its ledger row and its history still say what became of it."""
-        slot = self._named(key, named, notes)
+        slot = self.slots.get(key)
+        if slot is not None and key not in named:
+            slot = self._seen(slot, named, notes)
         if slot is None:
             raise StoreError(f"{key}: there is no record to drop", code="bad_change")
         if isinstance(slot.record, WrittenOnce | Fence):
@@ -137,12 +141,12 @@ class Overlay:
         slot.is_dropped = True
         self.dropped[slot] = None
 
-    def _named(self, key: Key, named: Sequence[Key], notes: list[_Note] | None) -> Slot | None:
-        """The slot under ``key`` if the command has read its record, under whichever key, or has put it itself."""
-        slot = self.slots.get(key)
-        if slot is None or key in named or any(held in named for held in slot.keys):
+    @staticmethod
+    def _seen(slot: Slot, named: Sequence[Key], notes: Sequence[_Note] | None) -> Slot | None:
+        """The slot if the command has read its record under another key, or has put it itself."""
+        if any(held in named for held in slot.keys) or any(note.slot is slot for note in notes or ()):
             return slot
-        return slot if notes and any(note.slot is slot for note in notes) else None
+        return None
 
     def _rekey(self, slot: Slot, keys: tuple[Key, ...]) -> None:
         slots = self.slots
