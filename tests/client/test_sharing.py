@@ -176,6 +176,26 @@ def test_a_transport_that_joins_visits_at_once_with_its_own_connections(orders: 
             assert visited.wait(PATIENCE_S)
 
 
+@pytest.mark.parametrize("kind", ["requests", "httpx2"])
+def test_the_first_visit_may_be_over_before_the_transport_is_made(
+    orders: Shop, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread that reconciles may be the quicker one."""
+    clock = Later()
+    crashed(tmp_path, f"{orders.url}/orders", "before phase_2")
+    clock.by_ms += LEASE_OVER_MS
+    join = Visits.join
+
+    def visit_then_join(visits: Visits, visitor: Visitor) -> None:
+        visitor.visit()
+        join(visits, visitor)
+
+    monkeypatch.setattr(Visits, "join", visit_then_join)
+    with caller(kind, tmp_path, clock=clock, reconcile_every_s=3_600.0):
+        assert any(heard.path.endswith("/confirm") for heard in orders.heard)
+    assert "could not be reconciled" not in caplog.text
+
+
 def test_a_transport_may_be_closed_by_its_own_visit(orders: Shop, tmp_path: Path) -> None:
     crashed(tmp_path, f"{orders.url}/orders", "before phase_2")
     made: list[TwoPhaseTransport] = []

@@ -51,7 +51,8 @@ class TwoPhaseAdapter(HTTPAdapter):
     def __init__(self, *, ledger: str | None = None, source: str | None = None, **options: Unpack[Options]) -> None:
         super().__init__()
         self._pid = os.getpid()
-        self._machinery = Machinery(settings_of(ledger, source, options), self._own)
+        self._settings = settings_of(ledger, source, options)
+        self._machinery = Machinery(self._settings, self._own)  # Last: it reconciles at once, in a thread of its own.
 
     def send(self, request: Any, *args: Any, **how: Any) -> Any:
         """See requests: one request, one response. Raises PhaseError where the protocol came to no answer."""
@@ -60,7 +61,7 @@ class TwoPhaseAdapter(HTTPAdapter):
         names = ("stream", "timeout", "verify", "cert", "proxies")
         http = _Blocking(self, request, dict(zip(names, args, strict=False)) | how)
         hop = redirects.arrive(request.hooks, request)  # The one thing that requests copies to the next request.
-        asked = _asked_by(request, self._machinery.settings, hop)
+        asked = _asked_by(request, self._settings, hop)
         outcome = self._machinery.call(asked, http)
         redirects.leave(request.hooks, request, asked, outcome)
         return http.finished(outcome)
@@ -68,7 +69,7 @@ class TwoPhaseAdapter(HTTPAdapter):
     @property
     def held_bytes(self) -> int:
         """How long an answer may be to be read whole before it is told."""
-        return self._machinery.settings.max_body_bytes
+        return self._settings.max_body_bytes
 
     def init_poolmanager(self, *args: Any, **how: Any) -> None:
         """See requests."""
@@ -97,15 +98,15 @@ class TwoPhaseAdapter(HTTPAdapter):
     def __getstate__(self) -> dict[str, Any]:
         """What requests pickles of an adapter, and the settings: with keys and tokens, where they are said there."""
         state: Any = super().__getstate__()
-        return {**state, "settings": self._machinery.settings}
+        return {**state, "settings": self._settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The copy opens the ledger with its first mutation, in whichever process that is made."""
-        settings = state["settings"]
+        self._settings = state["settings"]
         rest = {name: value for name, value in state.items() if name != "settings"}
         super().__setstate__(rest)  # type: ignore[misc]  # The stubs lack it.
         self._pid = os.getpid()
-        self._machinery = Machinery(settings, self._own, is_lazy=True)
+        self._machinery = Machinery(self._settings, self._own, is_lazy=True)
 
     def close(self) -> None:
         """Stop reconciling, let go of the ledger and of the connections."""

@@ -42,7 +42,8 @@ class TwoPhaseTransport(SyncBase):
     ) -> None:
         self._given = transport
         self._inner: dict[tuple[int, Any], Any] = {}
-        self._machinery = Machinery(settings_of(ledger, source, options), self._own)
+        self._settings = settings_of(ledger, source, options)
+        self._machinery = Machinery(self._settings, self._own)  # Last: it reconciles at once, in a thread of its own.
 
     def handle_request(self, request: Any) -> Any:
         """See httpx: one request, one response. Raises PhaseError where the protocol came to no answer."""
@@ -50,7 +51,7 @@ class TwoPhaseTransport(SyncBase):
         inner = self._inner_of(library)
         if not is_ours(request):
             return inner.handle_request(request)
-        settings = self._machinery.settings
+        settings = self._settings
         hop = redirects.arrive(request.extensions, request)
         body = Body(settings.max_body_bytes)
         for chunk in request.stream:
@@ -100,7 +101,7 @@ class TwoPhaseTransport(SyncBase):
     def _own(self) -> Blocking:
         """The way to send what no caller asked for."""
         library = _library_behind(self._given, self._inner)
-        return Blocking(self._inner_of(library), library, self._machinery.settings.max_body_bytes)
+        return Blocking(self._inner_of(library), library, self._settings.max_body_bytes)
 
 
 class AsyncTwoPhaseTransport(AsyncBase):
