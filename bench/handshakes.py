@@ -34,10 +34,10 @@ from twophp.kernel.apply import Operations
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.batch import Batch
+from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.connection import migrate, open_connection
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.writer import BATCH_LIMIT, CHECKPOINT_PAGES
-from twophp.stores.sqlite.writer import Writer as StoreWriter
 from twophp.stores.vault import AesGcmVault, KeyRing
 
 PAYLOAD = b'{"sku": "A-1", "quantity": 3, "note": "%s"}' % (b"x" * 260)
@@ -134,18 +134,14 @@ async def _through_the_store(path: Path, callers: int, handshakes: int, batch_li
 
 
 @contextmanager
-def _commits_on_the_loop() -> Iterator[None]:
-    """Ours commits there when nobody else waits; one transaction each would always hop, and lose by that alone."""
-    hop = StoreWriter._off_loop  # noqa: SLF001
-
-    async def stay(writer: StoreWriter, statement: str) -> None:
-        writer._connection.execute(statement)  # noqa: SLF001
-
-    StoreWriter._off_loop = stay  # type: ignore[method-assign,assignment] # noqa: SLF001
+def _commits(*, on_the_loop: bool) -> Iterator[None]:
+    """Every COMMIT on the loop, or every one in the thread, whatever the disk is like."""
+    decide = CommitPlace.is_on_loop
+    CommitPlace.is_on_loop = lambda _place, _now_s: on_the_loop  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
-        StoreWriter._off_loop = hop  # type: ignore[method-assign] # noqa: SLF001
+        CommitPlace.is_on_loop = decide  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -214,8 +210,9 @@ def measure(folder: Path, callers: int, handshakes: int, rounds: int) -> list[Ro
         here.mkdir()
         ours = _run(_through_the_store(here / "ours.db", callers, handshakes, BATCH_LIMIT))
         few = max(callers, handshakes // 16)
-        in_thread = _run(_through_the_store(here / "thread.db", callers, few, 1))
-        with _commits_on_the_loop():
+        with _commits(on_the_loop=False):
+            in_thread = _run(_through_the_store(here / "thread.db", callers, few, 1))
+        with _commits(on_the_loop=True):
             each = _run(_through_the_store(here / "each.db", callers, few, 1))
         with _recording() as batches:
             _run(_through_the_store(here / "note.db", callers, handshakes, BATCH_LIMIT))

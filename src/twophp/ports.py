@@ -93,6 +93,8 @@ class Records(Protocol):
 
 
 Decide: TypeAlias = Callable[[Records], Change]
+Then: TypeAlias = Callable[[Any, Exception | None], None]
+"""Called with the answer and None once the change is durable, or with None and the error."""
 
 
 class JournalLine(msgspec.Struct, frozen=True):
@@ -173,6 +175,16 @@ class Store(Protocol):
         Changes of one admission are made in the order in which they came.
         Raises StoreUnavailable when nothing was written and CommitUnknown when nobody can tell. What ``decide``
         raises comes back to this caller alone.
+        """
+        ...
+
+    def submit(self, keys: Sequence[Key], decide: Decide, then: Then, admission: Admission = "accepted") -> None:
+        """As ``transact``, for a caller that wants a callback and no future: it spares a wake-up of the loop.
+
+        ``then(answer, error)`` is called once: by the flush itself, on the event loop, right after the change is
+        durable (or has failed), in the order of the changes, and in no request's context. It must not block, and may
+        submit more. What it raises is logged and harms nobody else. A change that is refused at once
+        (StoreOverloaded, StorePoisoned, a closed store) is raised here, and ``then`` is never called.
         """
         ...
 

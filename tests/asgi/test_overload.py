@@ -101,7 +101,7 @@ class FullDisk:
         self._monkeypatch = monkeypatch
 
     def fill(self) -> None:
-        async def full(_writer: Writer) -> None:
+        def full(_writer: Writer) -> None:
             self.refused += 1
             raise apsw.FullError("database or disk is full")
 

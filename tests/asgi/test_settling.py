@@ -201,12 +201,12 @@ async def test_a_disk_that_fails_a_few_times_costs_no_outcome(
 ) -> None:
     sync, left = Writer._sync, 0
 
-    async def failing(self: Writer) -> None:
+    def failing(self: Writer) -> None:
         nonlocal left
         if left:
             left -= 1
             raise apsw.IOError("an fsync failed")
-        await sync(self)
+        sync(self)
 
     async def sells(_app: Orders, _seen: Seen, send: Send) -> None:
         nonlocal left

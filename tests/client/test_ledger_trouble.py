@@ -18,7 +18,7 @@ from twophp.core.errors import StoreUnavailable
 CALLBACK = "https://checkout.example/told"
 
 
-async def no_disk() -> None:
+def no_disk() -> None:
     raise apsw.IOError("injected")
 
 

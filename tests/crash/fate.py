@@ -59,7 +59,7 @@ class Fate:
         assert isinstance(server.store, SQLiteStore)
         writer = server.store._writer
         setattr(writer, "transact", self._transacting(writer.transact))  # noqa: B010
-        setattr(writer, "_commit", self._committing(writer._commit))  # noqa: B010
+        setattr(writer, "_sync", self._committing(writer._sync))  # noqa: B010
 
     def _around(self, step: str, call: Call) -> Call:
         async def stepping(*arguments: Any, **named: Any) -> Any:
@@ -88,12 +88,12 @@ class Fate:
 
         return transacting
 
-    def _committing(self, commit: Call) -> Call:
-        async def committing() -> None:
+    def _committing(self, commit: Callable[[], None]) -> Callable[[], None]:
+        def committing() -> None:
             steps, self._in_batch = self._in_batch, set()
             for step in steps:
                 self.at(f"{step} written")
-            await commit()
+            commit()
             for step in steps:
                 self.at(f"{step} durable")
 

@@ -43,14 +43,13 @@ def break_next_commit(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, *, wr
     """The next commit reports an I/O error, whether or not it reached the disk. The one after that works again."""
     writer = store._writer
 
-    async def broken(statement: str) -> None:
+    def broken() -> None:
         monkeypatch.undo()
         if written:
-            writer._connection.execute(statement)
+            writer._connection.execute("COMMIT")
         raise apsw.IOError("injected")
 
-    monkeypatch.setattr("twophp.stores.sqlite.writer.QUICK_COMMIT_S", 0.0)
-    monkeypatch.setattr(writer, "_off_loop", broken)
+    monkeypatch.setattr(writer, "_sync", broken)
 
 
 @pytest.mark.req("A-42", "REG-S1")

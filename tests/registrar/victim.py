@@ -23,7 +23,7 @@ def main(path: str, spelled: str, when: str) -> None:
     with Registrar(f"sqlite:///{path}", clock=lambda: T0) as registrar:
         store: Any = registrar._registrar._opened.store
         if when == "before_commit":
-            Writer._commit = _die  # type: ignore[method-assign, assignment]
+            Writer._sync = _kill  # type: ignore[method-assign,assignment]
         elif when == "after_commit":
             AsyncRegistrar._after = _die  # type: ignore[method-assign, assignment]
         elif when == "waiting":
@@ -37,6 +37,10 @@ def _say(line: str) -> None:
 
 
 async def _die(*_arguments: object) -> None:
+    _kill()
+
+
+def _kill(*_arguments: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 

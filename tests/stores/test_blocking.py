@@ -121,7 +121,7 @@ def test_after_a_failed_commit_it_is_opened_anew(
 ) -> None:
     writer = handle._writer
 
-    async def broken() -> None:
+    def broken() -> None:
         if written:
             writer._connection.execute("COMMIT")
         raise apsw.IOError("injected")

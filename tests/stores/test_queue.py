@@ -14,6 +14,7 @@ from twophp.kernel.admission import BITE, NEW_SHARE, QUIET_S, Queue
 from twophp.kernel.apply import Asked, Job
 from twophp.ports import Change, Decide
 from twophp.stores.sqlite import SQLiteStore
+from twophp.stores.sqlite.flow import Flow
 from twophp.stores.testing.scene import T0
 
 pytestmark = pytest.mark.anyio
@@ -132,13 +133,13 @@ async def test_the_background_waits_behind_requests_in_a_real_store_and_is_finis
     seconds = Stopwatch()
     store = SQLiteStore(path)
     store._writer._seconds = store._writer._waiting._seconds = seconds
-    real = store._writer._write
+    real = store._writer.write
 
-    async def taking_a_second(jobs: list[Job]) -> None:
+    def taking_a_second(jobs: list[Job]) -> Flow:
         seconds.now += 0.001 if len(jobs) < BITE else 0.01
-        await real(jobs)
+        yield from real(jobs)
 
-    store._writer._write = taking_a_second  # type: ignore[method-assign]
+    store._writer.write = taking_a_second  # type: ignore[method-assign]
     await store.transact((), saying("first"))
     waiting = [store.transact((), saying("background"), "background") for _ in range(10 * BITE)]
     for _ in range(45):

@@ -17,7 +17,8 @@ from twophp.core.errors import ConstraintViolation, StoreError
 from twophp.core.intent import Intent, by_logical_key
 from twophp.engine.ledger import open_ledger
 from twophp.ports import Change, Put, Statement
-from twophp.stores.sqlite import SQLiteStore, known, writer
+from twophp.stores.sqlite import SQLiteStore, known
+from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.verify import verify
 from twophp.stores.testing import scene
 from twophp.stores.testing.scene import register
@@ -144,18 +145,15 @@ def test_a_loop_that_ends_in_the_middle_of_a_commit_leaves_a_ledger_to_go_on_wit
 
 def hold_the_commits(store: SQLiteStore, until: threading.Event) -> asyncio.Event:
     """Every COMMIT goes to the thread and waits there; the event says that one has come so far."""
-    loop, committing, commits = asyncio.get_running_loop(), asyncio.Event(), store._writer
-    commits._commit_took_s = writer.QUICK_COMMIT_S
+    loop, committing = asyncio.get_running_loop(), asyncio.Event()
+    commit, store._writer._place = store._writer._sync, CommitPlace()  # A new one begins in the thread.
 
-    def held(statement: str) -> None:
+    def held() -> None:
         loop.call_soon_threadsafe(committing.set)
         until.wait()
-        store._connection.execute(statement)
+        commit()
 
-    async def off_loop(statement: str) -> None:
-        await commits._elsewhere(held, statement)
-
-    commits._off_loop = off_loop  # type: ignore[method-assign]
+    store._writer._sync = held  # type: ignore[method-assign]
     return committing
 
 
@@ -178,9 +176,10 @@ def test_a_writer_that_was_cancelled_before_it_began_is_followed_by_another(path
         cleaning = asyncio.create_task(cleaning_up())
         await asyncio.sleep(0)
         queued = asyncio.create_task(queueing())
-        await asyncio.sleep(0)
-        assert store._writer._drain is not None
-        store._writer._drain.cancel()  # It has not begun.
+        for _turn in ("it is queued", "its batch waits for the thread"):
+            await asyncio.sleep(0)
+        assert store._writer._task is not None
+        store._writer._task.cancel()  # It has not begun.
         cleaning.cancel()
         with suppress(asyncio.CancelledError):
             await cleaning

@@ -14,7 +14,7 @@ import msgspec
 
 from twophp.core.records import Instant, JournalEvent, Key
 from twophp.kernel.overlay import Overlay, Slot, Slots, View
-from twophp.ports import Admission, Change, Decide, Purge, Records, Statement, Synced
+from twophp.ports import Admission, Change, Decide, Purge, Records, Statement, Synced, Then
 
 
 class Command(Protocol):
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Done(Protocol):
-    """Whom to tell: asyncio's future, or what a thread waits for."""
+    """Whom to tell, if it is no callback: a future of asyncio."""
 
     def done(self) -> bool:
         """Whether it was told, or no longer wants to be."""
@@ -60,7 +60,7 @@ class Done(Protocol):
         ...
 
 
-Job: TypeAlias = tuple[Command, Done]
+Job: TypeAlias = tuple[Command, Done | Then]
 """A command that waits for its batch, and whom to tell."""
 
 

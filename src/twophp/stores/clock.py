@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from time import time_ns
@@ -124,6 +125,41 @@ class StoreTime:
 def steady_seconds() -> float:
     """Seconds from some beginning of its own, as fine as the machine has them: for measuring what something took."""
     return time.monotonic()
+
+
+class _SchedStat:
+    """What the kernel counts for one thread. The file is kept open: opening it takes longer than reading it."""
+
+    _file: int | None = None
+
+    def __init__(self) -> None:
+        with suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def waited_s(self) -> float:
+        return 0.0 if self._file is None else int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+_of_thread: Final = threading.local()
+
+
+def _forget_the_parents_file() -> None:
+    _of_thread.__dict__.clear()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_file)
+
+
+def seconds_without_cpu() -> float:
+    """How long this thread has been ready to run without a processor so far. Where nobody counts that, 0."""
+    stat: _SchedStat | None = getattr(_of_thread, "stat", None)
+    if stat is None:
+        stat = _of_thread.stat = _SchedStat()
+    return stat.waited_s()
 
 
 def pause(seconds: float) -> None:

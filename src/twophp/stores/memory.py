@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Final, Self, TypeAlias, TypeVar
@@ -55,7 +55,9 @@ from twophp.ports import (
     Question,
     Synced,
     Tally,
+    Then,
 )
+from twophp.stores.call_back import call_back
 from twophp.stores.clock import AnchoredClock, StoreTime, system_clock
 from twophp.stores.memory_answers import answer
 from twophp.stores.owners import NobodyKnown
@@ -125,6 +127,10 @@ class MemoryStore:
     async def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Any:  # noqa: ARG002
         """See ``Store.transact``. Nothing waits here, so nothing goes before anything else."""
         return self.transact_at_once(keys, decide)
+
+    def submit(self, keys: Sequence[Key], decide: Decide, then: Then, admission: Admission = "accepted") -> None:  # noqa: ARG002
+        """See ``Store.submit``. Called by the loop, so that nobody is answered before ``submit`` has returned."""
+        call_back(partial(self.transact_at_once, keys, decide), then)
 
     def transact_at_once(self, keys: Sequence[Key], decide: Decide) -> Any:
         """The same for whoever has no event loop and needs none: nothing is waited for."""

@@ -2,8 +2,8 @@
 
 A thread that has to wait for the disk anyway does the work itself: to hand it to an event loop and be woken again takes
 longer than the work, and the longer the busier the machine is. Whoever holds the turn takes everything that waits into
-one transaction, and meanwhile the next batch gathers behind it. The batch itself is the event loop's (writer.py): its
-coroutines wait for nothing here, so they end where they began.
+one transaction, and meanwhile the next batch gathers behind it. The batch itself is the event loop's (writer.py); what
+it waits for runs in place, because a thread may block.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from twophp.core.errors import CommitUnknown, StoreOverloaded, StoreUnavailable
 from twophp.core.records import Instant, Key
 from twophp.kernel.apply import Asked
-from twophp.ports import Clock, Decide
-from twophp.stores.at_once import at_once
+from twophp.ports import Clock, Decide, Then
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import migrate, open_connection
-from twophp.stores.sqlite.sql import sql
+from twophp.stores.sqlite.flow import run_here
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
@@ -32,52 +31,19 @@ class _Told:
 
     __slots__ = ("_heard", "error", "is_over", "result")
 
-    def __init__(self, heard: Callable[[Any, Exception | None], None] | None = None) -> None:
+    def __init__(self, heard: Then | None = None) -> None:
         self._heard = heard
         self.is_over = False
         self.result: Any = None
         self.error: Exception | None = None
 
-    def done(self) -> bool:
-        return self.is_over
-
-    def set_result(self, result: Any, /) -> None:
-        self.result, self.is_over = result, True
-
-    def set_exception(self, exception: Exception, /) -> None:
-        self.error, self.is_over = exception, True
+    def __call__(self, result: Any, error: Exception | None) -> None:
+        self.result, self.error, self.is_over = result, error, True
 
     def tell(self) -> None:
         """Say it to whoever does not wait. Not with the turn in hand: what it does is its own affair."""
         if self._heard is not None:
             self._heard(self.result, self.error)
-
-
-class _Writer(Writer):
-    """A writer whose coroutines wait for nothing: whoever calls them may block."""
-
-    def write(self, jobs: Sequence[Job]) -> None:
-        """One batch, made durable, and everybody told."""
-        at_once(self._write(list(jobs)))
-
-    def give_up(self, jobs: Sequence[Job]) -> None:
-        """The thread was interrupted in the middle: nobody knows, and everybody may find out."""
-        unknown = CommitUnknown("the thread that wrote it was interrupted")
-        self._undo(unknown)
-        for _command, done in jobs:
-            if not done.done():
-                done.set_exception(CommitUnknown(str(unknown)))
-
-    async def _begin(self) -> None:
-        if self._poison is not None:
-            raise self._poison
-        self._connection.execute(sql("begin"))
-
-    async def _sync(self) -> None:
-        self._connection.execute(sql("commit"))
-
-    async def _elsewhere(self, function: Callable[..., Any], *args: Any) -> None:
-        function(*args)
 
 
 class BlockingSQLite:
@@ -104,7 +70,7 @@ class BlockingSQLite:
         connection = open_connection(self._path, must_exist=True)
         if again:
             migrate(connection, self._path)  # Writes over a failed commit that a recovery would still find.
-        self._writer = _Writer(connection, self._clock, capacity=0, batch_limit=0)
+        self._writer = Writer(connection, self._clock, capacity=0, batch_limit=0)
         self._connection = connection
         self._path = connection.filename  # From the root on: the process may change its folder.
 
@@ -121,7 +87,7 @@ class BlockingSQLite:
             raise told.error
         return told.result
 
-    def hand_over(self, keys: Sequence[Key], decide: Decide, heard: Callable[[Any, Exception | None], None]) -> None:
+    def hand_over(self, keys: Sequence[Key], decide: Decide, heard: Then) -> None:
         """The same, without waiting: it is written with the next change that somebody waits for, or by ``flush``."""
         self._enqueue(keys, decide, _Told(heard))
 
@@ -169,12 +135,20 @@ class BlockingSQLite:
 
     def _write_a_batch(self, over: list[_Told]) -> None:
         """With the turn. A batch leaves the queue when it is over, so an interrupt at any point loses none of it."""
-        jobs = [self._waiting[place] for place in range(min(len(self._waiting), self._batch_limit))]
+        jobs: list[Job] = [self._waiting[place] for place in range(min(len(self._waiting), self._batch_limit))]
         try:
-            self._writer.write(jobs)
-        except BaseException:
-            self._writer.give_up(jobs)
+            run_here(self._writer.write(jobs))
+        except BaseException as error:
+            self._give_up(jobs, error)
             raise
         finally:
             while self._waiting and self._waiting[0][1].is_over:
                 over.append(self._waiting.popleft()[1])
+
+    def _give_up(self, jobs: list[Job], error: BaseException) -> None:
+        """The thread was interrupted in the middle: nobody knows, and everybody may find out."""
+        self._writer.undo(error)
+        for _command, told in jobs:
+            assert isinstance(told, _Told), "only threads wait here"
+            if not told.is_over:
+                told(None, CommitUnknown("the thread that wrote it was interrupted"))

@@ -29,6 +29,7 @@ from twophp.ports import (
     Statement,
     Synced,
     Tally,
+    Then,
 )
 from twophp.stores.clock import system_clock
 from twophp.stores.owners import Owners
@@ -132,6 +133,10 @@ class SQLiteStore:
     def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Awaitable[Any]:
         """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
         return self._writer.transact(Asked(keys, decide, admission))
+
+    def submit(self, keys: Sequence[Key], decide: Decide, then: Then, admission: Admission = "accepted") -> None:
+        """See ``Store.submit``."""
+        self._writer.submit(Asked(keys, decide, admission), then)
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: a range of an index on ``due_at``."""

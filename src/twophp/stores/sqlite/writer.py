@@ -4,9 +4,11 @@ A commit costs a fixed price (about 200 µs of CPU and an fsync) whatever it hol
 throughput. Batches grow without a timer: while more work has arrived since the last look, look once more.
 
 The SQL runs on the event loop's thread: from a second thread every statement would fight for the interpreter's lock.
-What waits for the disk or for another process goes to a thread of its own: COMMIT, the checkpoint, and BEGIN when
-somebody else holds the lock. Meanwhile the loop serves on and the next batch gathers. On a quick disk, with nobody else
-waiting, COMMIT stays on the loop: waking a thread and being woken takes longer than the disk.
+A batch is a generator that yields whatever has to wait for the disk or for another process: BEGIN when somebody else
+holds the lock, COMMIT unless it runs on the loop (``commit_place`` decides), the checkpoint. A batch that waits for
+nothing is written inside the loop's callback, without a task. Another goes on in a task, and what it yields runs in a
+thread; meanwhile the loop serves on and the next batch gathers. A caller without a loop runs it in place
+(``blocking``).
 
 What goes first and what is refused when too much waits is told in ``kernel.admission``.
 """
@@ -15,8 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
@@ -25,25 +30,28 @@ from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUn
 from twophp.kernel.admission import Queue
 from twophp.kernel.apply import Failure
 from twophp.ports import Load
-from twophp.stores.clock import StoreTime, steady_seconds
+from twophp.stores.clock import StoreTime, seconds_without_cpu, steady_seconds
 from twophp.stores.sqlite.batch import Batch
+from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, roll_back, translate
+from twophp.stores.sqlite.flow import Flow, Wait, resumed, run_here, tell
 from twophp.stores.sqlite.known import Known, read_head
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from twophp.core.records import Instant
     from twophp.kernel.apply import Command, Job, Outcome
-    from twophp.ports import Clock
+    from twophp.ports import Clock, Then
 
 log: Final = logging.getLogger("twophp.store")
 
 QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
-QUICK_COMMIT_S: Final = 0.003  # Slower than that, and the loop must not wait for it.
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints write hot pages less often.
+ALONE: Final = 1  # Who is still alone after a turn of the loop needs no second look.
+
+_BEGIN: Final = sql("begin")
+_COMMIT: Final = sql("commit")
 
 
 class Writer:
@@ -59,7 +67,7 @@ class Writer:
         seconds: Callable[[], float] = steady_seconds,
         is_proved: bool = True,
     ) -> None:
-        """``seconds`` measures what the background takes; nobody can set it back.
+        """``seconds`` measures what the background and the disk take; nobody can set it back.
 
         ``is_proved``: something was written since the database was opened.
         """
@@ -67,14 +75,19 @@ class Writer:
         self._seconds = seconds
         self._batch_limit = batch_limit
         self._waiting = Queue(capacity=capacity, batch_limit=batch_limit, seconds=seconds)
+        self._awake: asyncio.AbstractEventLoop | None = None  # The loop on which a look or a batch is under way.
+        self._context = Context()  # Nobody's: what a batch does is not the affair of the request that woke it.
+        self._idle: list[asyncio.Future[None]] = []  # Whoever waits until nothing is under way.
         self._alarm: asyncio.TimerHandle | None = None
-        self._drain: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # Of a batch that has to wait. The loop keeps weak references.
+        self._handed_over: tuple[Flow, Wait] | None = None  # Such a batch, until its task has begun.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
+        self._place = CommitPlace()
+        self._commit_took_s = 0.0
         self._poison: StorePoisoned | None = None
         self._is_proved = is_proved
         self._log_pages = 0
         self._latest_batch = self._batches = self._changes = 0
-        self._commit_took_s = 0.0
         self._closing = False
         self._known = Known(connection)
         self._time = StoreTime(clock, read_head(connection).at)
@@ -85,16 +98,24 @@ class Writer:
 
         No coroutine: what is awaited is the future that the flush resolves, without a frame in between.
         """
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        self._add((command, done), loop)
+        return done
+
+    def submit(self, command: Command, then: Then) -> None:
+        """See ``Store.submit``."""
+        self._add((command, then), asyncio.get_running_loop())
+
+    def _add(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         if self._poison is not None:
             raise _for_a_caller(self._poison)
         if self._closing:
             raise StoreUnavailable("the store is closed", code="store_closed")
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        self._waiting.add((command, done), command.admission)
-        if self._drain is None or self._drain.done():  # One that was cancelled before it began has cleared nothing.
-            self._drain = loop.create_task(self._work())
-        return done
+        self._waiting.add(job, job[0].admission)
+        if self._awake is not loop:  # A loop that has ended took what it had under way with it.
+            self._awake = loop
+            loop.call_soon(self._look, ALONE, context=self._context)
 
     def load(self) -> Load:
         """See ``Store.load``."""
@@ -117,69 +138,146 @@ class Writer:
     async def close(self) -> None:
         """Finish what was accepted, refuse what comes after, stop."""
         self._closing = self._waiting.is_closing = True
-        while self._waiting.size or self._drain is not None:
-            if self._drain is None or self._drain.done():
-                self._drain = asyncio.get_running_loop().create_task(self._work())
-            await asyncio.wait([self._drain])
+        loop = asyncio.get_running_loop()
+        while self._waiting.size or self._awake is loop:
+            if self._awake is not loop:
+                self._awake = loop
+                loop.call_soon(self._look, ALONE, context=self._context)
+            idle = loop.create_future()
+            self._idle.append(idle)
+            await idle
         self._thread.shutdown()
 
-    async def _work(self) -> None:
-        waiting = self._waiting
+    # What the loop calls. From ``_look`` on, until ``_go_to_sleep``, exactly one of these is scheduled or running.
+
+    def _look(self, seen: int) -> None:
+        """Write what waits, once nothing more has come since the last look."""
+        count = len(self._waiting)
+        if seen < count < self._batch_limit:
+            self._soon(self._look, count)
+        elif count:
+            self._start(self._requests(), is_bite=False)
+        else:
+            self._look_behind()
+
+    def _look_behind(self) -> None:
+        """Write some of what nobody waits for, if it is its time."""
+        bite = self._waiting.take_bite()
+        if bite:
+            self._start(self._bite(bite), is_bite=True)
+        elif self._waiting:
+            self._soon(self._look, ALONE)
+        else:
+            self._go_to_sleep()
+
+    def _start(self, flow: Flow, *, is_bite: bool) -> None:
+        """Write a batch here, or, if it has to wait for something, in a task."""
+        loop = self._awake
+        assert loop is not None, "something is under way"
+        work: Wait | None = None
         try:
-            while True:
-                if waiting:
-                    await self._gather()
-                    await self._write(waiting.take())
-                    waiting.asked()
-                if bite := waiting.take_bite():
-                    await self._bite(bite)
-                elif not waiting:
-                    break
-        finally:
-            self._drain = None
-        if waiting.has_background:
-            self._come_back(waiting.rest_s())
+            work = next(flow, None)
+        finally:  # Whatever was raised: the next batch is not to wait for ever.
+            if work is None:
+                self._go_on(is_bite=is_bite)
+        if work is not None:
+            self._handed_over = flow, work
+            self._task = loop.create_task(self._in_turns())
+            self._task.add_done_callback(partial(self._ended, is_bite=is_bite))
 
-    async def _bite(self, jobs: list[Job]) -> None:
-        """Changes that nobody waits for, in a batch of their own, so that it is known what they take."""
-        began = self._seconds()
-        await self._write(jobs)
-        self._waiting.bitten(began)
-        with suppress(asyncio.CancelledError):  # See ``_elsewhere``.
-            await asyncio.sleep(0)  # A turn of the loop, so that requests which have come meanwhile are heard.
+    async def _in_turns(self) -> None:
+        """The rest of a batch, with everything it waits for in the thread."""
+        assert self._handed_over is not None
+        (flow, work), self._handed_over = self._handed_over, None
+        wait: Wait | None = work
+        while wait is not None:
+            wait = resumed(flow, await self._elsewhere(wait))
 
-    def _come_back(self, rest_s: float) -> None:
+    def _ended(self, _task: asyncio.Task[None], *, is_bite: bool) -> None:
+        self._task = None
+        if self._handed_over is not None:  # The end of the loop has cancelled the task before it began.
+            (flow, work), self._handed_over = self._handed_over, None
+            run_here(flow, work)
+        self._go_on(is_bite=is_bite)
+
+    def _go_on(self, *, is_bite: bool) -> None:
+        """Requests and the background take turns, so neither waits for the end of the other."""
+        if is_bite and self._waiting:
+            self._soon(self._look, ALONE)
+        elif self._waiting.has_background and self._waiting.rest_s() <= 0:
+            self._soon(self._look_behind)
+        elif self._waiting:
+            self._soon(self._look, ALONE)
+        else:
+            self._go_to_sleep()
+
+    def _soon(self, callback: Callable[..., None], *args: Any) -> None:
+        assert self._awake is not None, "something is under way"
+        self._awake.call_soon(callback, *args, context=self._context)
+
+    def _go_to_sleep(self) -> None:
+        loop, self._awake = self._awake, None
+        assert loop is not None, "something was under way"
+        if self._waiting.has_background:
+            self._come_back(loop, self._waiting.rest_s())
+        for idle in self._idle:
+            if not idle.done():
+                idle.set_result(None)
+        self._idle.clear()
+
+    def _come_back(self, loop: asyncio.AbstractEventLoop, rest_s: float) -> None:
         """The background goes on after its rest, or with the next request's change if that comes later than it."""
-        loop = asyncio.get_running_loop()
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = loop.call_later(max(rest_s, 0.0), self._resume, loop)
+        self._alarm = loop.call_later(max(rest_s, 0.0), self._resume, loop, context=self._context)
 
     def _resume(self, loop: asyncio.AbstractEventLoop) -> None:
         self._alarm = None
-        if self._waiting.size and (self._drain is None or self._drain.done()):
-            self._drain = loop.create_task(self._work())
+        if self._waiting.size and self._awake is not loop:
+            self._awake = loop
+            self._look(ALONE)
 
-    async def _write(self, jobs: list[Job]) -> None:
+    async def _elsewhere(self, work: Wait) -> Exception | None:
+        """In the thread, and to its end, whoever cancels meanwhile; what it raised.
+
+        A loop that ends cancels its tasks and waits for them. What was accepted is finished first: nobody may use the
+        connection before that, or know less than what is on the disk.
+        """
+        working = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        while not working.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
+        error = working.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return error
+
+    # One batch.
+
+    def _requests(self) -> Flow:
+        """What somebody waits for."""
+        yield from self.write(self._waiting.take())
+        self._waiting.asked()
+
+    def _bite(self, jobs: list[Job]) -> Flow:
+        """Changes that nobody waits for, in a batch of their own, so that it is known what they take."""
+        began = self._seconds()
+        yield from self.write(jobs)
+        self._waiting.bitten(began)
+
+    def write(self, jobs: list[Job]) -> Flow:
         """One batch, made durable, and everybody told."""
         self._latest_batch = len(jobs)
         self._batches += 1
         self._changes += len(jobs)
-        _tell(jobs, await self._flush(jobs))
+        tell(jobs, (yield from self._flush(jobs)))
         if self._log_pages >= CHECKPOINT_PAGES:
-            await self._checkpoint()
+            yield from self._checkpoint()
 
-    async def _gather(self) -> None:
-        seen = 1  # Who is still alone after a turn of the loop needs no second look.
-        while seen < len(self._waiting) < self._batch_limit:
-            seen = len(self._waiting)
-            with suppress(asyncio.CancelledError):  # See ``_elsewhere``.
-                await asyncio.sleep(0)
-
-    async def _flush(self, jobs: list[Job]) -> list[Outcome]:
+    def _flush(self, jobs: list[Job]) -> Generator[Wait, None, list[Outcome]]:
         """One transaction for all; if a change cannot be written, one savepoint for each, so one harms nobody."""
         try:
-            await self._begin()
+            yield from self._begin()
             if self._known.refresh():
                 self._waiting.asked()  # Another handle writes: its requests wait while we hold the lock.
             batch = None
@@ -189,28 +287,28 @@ class Writer:
             except Exception as error:
                 if is_outside_fault(error):
                     raise
-                await self._begin_again()
-                changed, outcomes = await self._run_one_by_one(jobs)
+                yield from self._begin_again()
+                changed, outcomes = yield from self._run_one_by_one(jobs)
             if not self._is_proved:
                 self._connection.execute(sql("prove_durable"))
                 changed = True
             if changed:
-                await self._commit()
+                yield from self._commit()
                 self._is_proved = True
                 if batch is not None:
                     batch.flushed()
             else:
                 self._connection.execute(sql("rollback"))
         except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
-            self._undo(error)
-            return self._look(jobs, error) if isinstance(error, apsw.FullError) else _failures(jobs, error)
+            self.undo(error)
+            return self._look_up(jobs, error) if isinstance(error, apsw.FullError) else _failures(jobs, error)
         except BaseException as error:
-            self._undo(error)  # Whoever stops the process may be talked out of it, and then goes on from here.
-            _tell(jobs, [Failure(CommitUnknown("the writer was interrupted")) for _job in jobs])
+            self.undo(error)  # Whoever stops the process may be talked out of it, and then goes on from here.
+            tell(jobs, [Failure(CommitUnknown("the writer was interrupted")) for _job in jobs])
             raise
         return outcomes
 
-    def _look(self, jobs: list[Job], error: Exception) -> list[Outcome]:
+    def _look_up(self, jobs: list[Job], error: Exception) -> list[Outcome]:
         """The disk is full: whoever changes nothing is answered from what is durable, the others hear of it."""
         try:
             self._connection.execute(sql("begin_reading"))
@@ -223,29 +321,29 @@ class Writer:
             roll_back(self._connection)
             self._known.forget()  # What was read outside of a write transaction may be out of date by the next.
 
-    async def _begin(self) -> None:
+    def _begin(self) -> Flow:
         """Take the write lock: at once if it is free, else wait for it off the loop."""
         if self._poison is not None:
             raise self._poison
         try:
             self._connection.set_busy_timeout(0)
-            self._connection.execute(sql("begin"))
+            self._connection.execute(_BEGIN)
         except apsw.BusyError:
             self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-            await self._off_loop(sql("begin"))
+            yield partial(self._connection.execute, _BEGIN)
 
     def _run(self, jobs: list[Job]) -> tuple[Batch, list[Outcome]]:
         batch = Batch(self._connection, self._time, self._known)
         return batch, batch.run(_commands(jobs))
 
-    async def _begin_again(self) -> None:
+    def _begin_again(self) -> Flow:
         """A statement that failed may have rolled the transaction back itself (``INSERT OR ROLLBACK``)."""
         self._known.forget()
         if self._connection.in_transaction:
             self._connection.execute(sql("rollback"))
-        await self._begin()
+        yield from self._begin()
 
-    async def _run_one_by_one(self, jobs: list[Job]) -> tuple[bool, list[Outcome]]:
+    def _run_one_by_one(self, jobs: list[Job]) -> Generator[Wait, None, tuple[bool, list[Outcome]]]:
         """Each with a savepoint of its own. One that ends the transaction costs the others another round."""
         refused: dict[int, Outcome] = {}
         while True:
@@ -254,7 +352,7 @@ class Writer:
             if self._connection.in_transaction:
                 return changed, outcomes
             assert len(refused) > known_to_fail, "every round finds one that ends it"
-            await self._begin_again()
+            yield from self._begin_again()
 
     def _run_apart(self, jobs: list[Job], refused: dict[int, Outcome]) -> tuple[bool, list[Outcome]]:
         """Nothing of it is kept in what is known: each small batch has a slot of its own for the same record."""
@@ -282,31 +380,36 @@ class Writer:
         self._known.forget()
         return changed, outcomes
 
-    async def _commit(self) -> None:
-        """Flush, and know what it means if that fails."""
+    def _commit(self) -> Flow:
+        """Make it durable, and know what it means if that fails."""
+        on_loop = self._place.is_on_loop(self._seconds())
         try:
-            await self._sync()
+            if on_loop:
+                self._sync()
+            else:
+                yield self._sync
         except apsw.FullError:
             raise  # The log could not grow, so the commit frame was never written: certain, and nobody is answered.
         except apsw.Error as error:
             message = f"the commit failed and may still be on the disk: {error}"
             self._poison = StorePoisoned(f"a commit failed on {self._connection.filename}: {error}; open it anew")
             raise CommitUnknown(message) from error
+        self._place.took(self._seconds(), self._commit_took_s, on_loop=on_loop)
 
-    async def _sync(self) -> None:
-        """COMMIT; in the thread, unless nobody else waits and the disk is quick: then the hop would cost more."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        if not self._waiting and self._commit_took_s < QUICK_COMMIT_S:
-            self._connection.execute(sql("commit"))
-        else:
-            await self._off_loop(sql("commit"))
-        self._commit_took_s = loop.time() - began
+    def _sync(self) -> None:
+        """COMMIT, on the loop or in the thread.
 
-    async def _checkpoint(self) -> None:
+        What it took is what it took the disk: on a machine with too much to do, a thread would wait for a processor as
+        long as the loop does.
+        """
+        began, without_cpu = self._seconds(), seconds_without_cpu()
+        self._connection.execute(_COMMIT)
+        self._commit_took_s = self._seconds() - began - (seconds_without_cpu() - without_cpu)
+
+    def _checkpoint(self) -> Flow:
         """Fold the log into the database. What was committed is safe in the log whatever happens here."""
         try:
-            await self._elsewhere(self._connection.wal_checkpoint)
+            yield self._connection.wal_checkpoint
         except apsw.BusyError:
             pass  # Another handle is at it; the next commit tries again.
         except apsw.Error as error:
@@ -314,22 +417,7 @@ class Writer:
             if is_fsync_failure(error):
                 self._poison = StorePoisoned(f"a checkpoint's fsync failed: {error}; open the database anew")
 
-    async def _off_loop(self, statement: str) -> None:
-        await self._elsewhere(self._connection.execute, statement)
-
-    async def _elsewhere(self, function: Callable[..., Any], *args: Any) -> None:
-        """In the thread, and to its end, whoever cancels meanwhile.
-
-        A loop that ends cancels its tasks and waits for them. What was accepted is finished first: nobody may use the
-        connection before that, or know less than what is on the disk.
-        """
-        work = asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
-        while not work.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([work])
-        work.result()
-
-    def _undo(self, error: BaseException) -> None:
+    def undo(self, error: BaseException) -> None:
         """Nobody is told yes. Whatever is half done in the connection is undone, or the handle is given up."""
         self._known.forget()
         try:
@@ -351,16 +439,6 @@ def _commands(jobs: list[Job]) -> list[Command]:
 
 def _failures(jobs: list[Job], error: Exception) -> list[Outcome]:
     return [Failure(_for_a_caller(error)) for _job in jobs]
-
-
-def _tell(jobs: list[Job], outcomes: list[Outcome]) -> None:
-    for (_command, done), outcome in zip(jobs, outcomes, strict=True):
-        if done.done():  # A caller that gave up waiting is no reason to stop.
-            continue
-        if type(outcome) is Failure:
-            done.set_exception(outcome.error)
-        else:
-            done.set_result(outcome)
 
 
 def _for_a_caller(error: Exception) -> TwoPHPError:

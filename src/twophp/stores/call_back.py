@@ -1,0 +1,30 @@
+"""``Store.submit`` for a store that waits for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Final
+
+from twophp.ports import Then
+
+log: Final = logging.getLogger("twophp.store")
+
+
+def call_back(transact: Callable[[], Any], then: Then) -> None:
+    """Transact at once, and let the loop tell ``then``, so that nobody is told before ``submit`` has returned."""
+    answer, failure = None, None
+    try:
+        answer = transact()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's.
+        failure = error
+    asyncio.get_running_loop().call_soon(_tell, then, answer, failure, context=Context())
+
+
+def _tell(then: Then, answer: Any, failure: Exception | None) -> None:
+    try:
+        then(answer, failure)
+    except Exception:
+        log.exception("a callback of a change failed")
