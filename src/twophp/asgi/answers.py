@@ -80,6 +80,8 @@ def registered(
     ``deadline_at`` is by the machine's clock: a client compares it with the answer's Date (A-25).
     """
     waiting = intent.phase is _WAITING
+    if waiting and expose_policy is None:
+        return Answer(OK, emit.waiting_answer(intent.server_correlation_id, ttl_ms, deadline_at), framed=True)
     headers = emit.phase_one_answer(
         server_correlation_id=intent.server_correlation_id,
         ttl_ms=ttl_ms if waiting else None,

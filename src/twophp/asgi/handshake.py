@@ -5,157 +5,196 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hmac import compare_digest
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from twophp.asgi import answers
-from twophp.asgi.messages import Answer, Disconnected, Receive, Scope, read_body, route_path, seen_path
+from twophp.asgi.messages import (
+    Answer,
+    Disconnected,
+    Receive,
+    Scope,
+    head_of,
+    raw_path,
+    read_body,
+    refuse_large,
+    route_path,
+    seen_path,
+)
 from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.prevalidation import prevalidated
 from twophp.asgi.redirects import follows
-from twophp.asgi.replay import Replay, live_scope, replayed_scope, stored_request, surroundings
+from twophp.asgi.replay import surroundings
+from twophp.asgi.runs import NotRegistered, Runs
 from twophp.asgi.server import Server
 from twophp.asgi.settings import LateConfirmGuard
-from twophp.core.errors import Refused, StoreError, TwoPHPError, Unauthenticated, WireError
+from twophp.asgi.shapes import SEVERAL, Shape, Shapes
+from twophp.core.errors import Refused, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import callback_digest, intent_replay_key, payload_digest, principal_digest
-from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
-from twophp.core.machine import Goto
+from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode
+from twophp.core.machine import Goto, Refuse
 from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, Confirm, Decision, Register
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
+from twophp.core.records import Instant
 from twophp.engine.conditions import Conditions, ids_of, named
 from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredRequest, encode
-from twophp.engine.execution import Answered, Execution, Settled, Work
-from twophp.engine.identify import anonymous, authenticate
+from twophp.engine.identify import ANONYMOUS, anonymous, authenticate, principal_of
 from twophp.engine.outbox import Owing
-from twophp.engine.requests import Head, effective_scheme
+from twophp.engine.requests import Head, Headers, effective_scheme
 from twophp.wire import fields
-from twophp.wire.parse import PhaseOne, PhaseTwo, StatusRead, asks_for_status, parse
+from twophp.wire.grammar import TRUE
+from twophp.wire.parse import PhaseOne, PhaseTwo, Request, StatusRead, asks_for_status, parse, parse_ordinary
 from twophp.wire.paths import bound_path, confirmed_path
 
 log: Final = logging.getLogger("twophp.server")
 audit: Final = logging.getLogger("twophp.audit")
 
-NOT_SETTLED: Final = "not_settled"
 CONFIRM_BODY_LIMIT: Final = 64 * 1024  # A-09: read and thrown away.
+_CONFIRM_DIGITS: Final = len(str(CONFIRM_BODY_LIMIT))
 _READS: Final = frozenset({"GET", "HEAD"})
 # Bound once: Python 3.11 takes ten times as long to find an enum's member as to find a name.
 _STANDARD, _ASYNC, _TRANSPARENT = Mode.STANDARD, Mode.ASYNC, Mode.TRANSPARENT
 
 
-class NotRegistered(Exception):
-    """A plain request could not be recorded; its cause says why, and nothing has run."""
+class Arrived(msgspec.Struct):
+    """A request that opted in. Its ``Head`` is made when somebody first asks for it: most services never do."""
+
+    scope: Scope
+    method: str
+    path: str  # Raw: still percent-encoded, without the query.
+    shape: Shape
+    at: Instant
+    head: Head | None = None
 
 
 class Handshake:
     """Answers requests for one server. Holds nothing between them: what must survive is in the store."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, shapes: Shapes) -> None:
+        settings = server.settings
+        self._runs = Runs(server, shapes)
         self._server = server
-        self._settings = server.settings
+        self._settings = settings
         self._executions = server.executions
-        self._guard = server.settings.late_confirm_guard
+        self._now = server.store.now
+        self._guard = settings.late_confirm_guard
         # Without a guard re-authentication is what is left, and Phase 2 has been through it, if there is anybody to
         # authenticate (A-24).
-        self._unguarded = server.settings.identify is not anonymous
+        self._unguarded = settings.identify is not anonymous
+        self._everybody = principal_of(ANONYMOUS) if settings.identify is anonymous else None
+        self._is_confirm = (settings.confirm_suffix, f"{settings.confirm_suffix}/")
+        self._has_proxies = bool(settings.proxies.networks or settings.proxies.unix)
+        self._fewer_digits = len(str(settings.max_body_bytes))  # A shorter number is a smaller one.
         self._said_that_tls_is_missing = False
         self._conditions = Conditions(log)
         self._times = server.observer.times
         self._seconds = asyncio.get_running_loop().time
 
-    def answer(self, head: Head, scope: Scope, receive: Receive) -> Awaitable[Answer | None] | None:
-        """What answers it, or None if the request is the application's alone. Checks stand in the order of T1.
-
-        No coroutine: whatever does not wait is over before the first one begins, and none waits in vain.
-        """
-        settings, seen = self._settings, seen_path(scope)
+    async def answer(self, scope: Scope, receive: Receive, shape: Shape) -> Answer | None:
+        """What answers it, or None if the request is the application's alone. Checks stand in the order of T1."""
+        settings, method = self._settings, scope["method"]
         if self._executions.around is None:  # No lifespan came by, as inside a mount: a live request has to tell.
             self._executions.around = surroundings(scope)
-        endpoint = settings.endpoints.match(head.method, seen)
-        if head.method in _READS:
+        seen: str = seen_path(scope) if scope.get("root_path") else scope["path"]
+        endpoint = settings.endpoints.match(method, seen)
+        if method in _READS:
             if not asks_for_status(scope["headers"]):
                 return None  # A-15
-        elif not self._is_ours(head.method, seen, endpoint):
+        elif (endpoint is None or method not in settings.methods) and not self._is_ours(method, seen, endpoint):
             return None  # A-15, A-07
-        if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
-            self._say_once_that_tls_is_missing()
-            raise WireError("two-phase requests need TLS", code="tls_required")  # T1 row 1
-        principal = authenticate(settings.identify, head)  # T1 row 2
-        if isinstance(principal, str):
-            return self._asked(head, endpoint, principal, scope, receive)
-        return self._asked_by(principal, head, endpoint, scope, receive)
+        arrived = Arrived(scope, method, raw_path(scope), shape, self._now())
+        if not settings.allow_insecure and (self._has_proxies or scope.get("scheme") != "https"):
+            self._refuse_without_tls(arrived)  # T1 row 1
+        principal = self._everybody
+        if principal is None:
+            asking = authenticate(settings.identify, self._head(arrived))  # T1 row 2
+            principal = asking if isinstance(asking, str) else await asking
+        path = route_path(scope, arrived.path) if scope.get("root_path") else arrived.path
+        asked = self._parsed(arrived, path)  # T1 row 3
+        kind = type(asked)
+        if kind is PhaseOne:
+            if method == "POST" and seen.endswith(self._is_confirm) and self._only_confirms(seen, endpoint):
+                missing = fields.SERVER_CORRELATION_ID.name  # A-02
+                raise WireError("a confirm without a server id", code="missing_field", field=missing)
+            return None if endpoint is None else await self._phase_one(asked, arrived, principal, receive, endpoint)
+        if kind is PhaseTwo:
+            return await self._phase_two(asked, arrived, principal, receive)
+        return await self._status_read(asked, path, principal, scope) if kind is StatusRead else None
 
-    def _say_once_that_tls_is_missing(self) -> None:
-        if not self._said_that_tls_is_missing:
-            self._said_that_tls_is_missing = True
-            log.warning("a two-phase request came without TLS; if a proxy ends it, name that in trusted_proxies=")
-
-    async def _asked_by(
-        self,
-        principal: Awaitable[str],
-        head: Head,
-        endpoint: Endpoint | None,
-        scope: Scope,
-        receive: Receive,
-    ) -> Answer | None:
-        answer = self._asked(head, endpoint, await principal, scope, receive)
-        return None if answer is None else await answer
-
-    def _asked(
-        self, head: Head, endpoint: Endpoint | None, principal: str, scope: Scope, receive: Receive
-    ) -> Awaitable[Answer | None] | None:
-        settings, path = self._settings, route_path(scope, head.path)
-        asked = parse(
-            head.method,
+    def _parsed(self, arrived: Arrived, path: str) -> Any:
+        """What it asks for. The ordinary request is read by the places of its fields, any other by all the rules."""
+        settings, shape, headers = self._settings, arrived.shape, arrived.scope["headers"]
+        asked: Request | None = None
+        if shape.asks and headers[shape.enabled][1] == TRUE:
+            asked = parse_ordinary(
+                arrived.method,
+                path,
+                headers[shape.client_id][1],
+                headers[shape.server_id][1] if shape.asks == "confirm" else None,
+                suffix=settings.confirm_suffix,
+                methods=settings.methods,
+                strict_uuid=settings.strict_uuid,
+            )
+        if asked is not None:
+            return asked
+        return parse(
+            arrived.method,
             path,
-            scope["headers"],
+            headers,
             suffix=settings.confirm_suffix,
             methods=settings.methods,
             strict_uuid=settings.strict_uuid,
-        )  # T1 row 3
-        match asked:
-            case PhaseOne() if head.method == "POST" and self._only_confirms(seen_path(scope), endpoint):
-                missing = fields.SERVER_CORRELATION_ID.name  # A-02
-                raise WireError("a confirm without a server id", code="missing_field", field=missing)
-            case PhaseOne() if endpoint is not None:
-                return self._register(asked, head, principal, scope, receive, endpoint)
-            case PhaseTwo():
-                return self._phase_two(asked, head, principal, scope, receive)
-            case StatusRead():
-                return self._status_read(asked, path, principal, scope)
-            case _:
-                return None
+        )
 
-    async def transparent(self, endpoint: Endpoint, head: Head, scope: Scope, receive: Receive) -> Answer:
+    def _head(self, arrived: Arrived) -> Head:
+        """What ``identify``, the guards and the hooks see of it."""
+        head = arrived.head
+        if head is None:
+            head = arrived.head = head_of(arrived.scope, arrived.at, self._server.store.wall_ahead_ms())
+        return head
+
+    def _refuse_without_tls(self, arrived: Arrived) -> None:
+        if effective_scheme(self._head(arrived), self._settings.proxies) == "https":
+            return
+        if not self._said_that_tls_is_missing:
+            self._said_that_tls_is_missing = True
+            log.warning("a two-phase request came without TLS; if a proxy ends it, name that in trusted_proxies=")
+        raise WireError("two-phase requests need TLS", code="tls_required")
+
+    async def transparent(self, endpoint: Endpoint, scope: Scope, receive: Receive, shape: Shape) -> Answer:
         """A plain request to an endpoint whose policy records everything (A-37).
 
         Raises NotRegistered when it could not be recorded: nothing has run, and it is the application's alone.
         """
+        arrived = Arrived(scope, scope["method"], raw_path(scope), shape, self._now())
         asked = PhaseOne(
-            path=bound_path(route_path(scope, head.path)),
+            path=bound_path(route_path(scope, arrived.path)),
             mode=Mode.TRANSPARENT,
             client_correlation_id=None,
             callback=None,
             requested_ttl_ms=None,
         )
         try:
-            principal = await self._whoever(head)
-            body = await read_body(head, receive, self._settings.max_body_bytes, self._settings.body_timeout_s)
-            request, registering = self._registering(
-                asked, head, principal, scope, body, endpoint.policy, is_plain=True
-            )
-            decision = await registering
+            principal = self._everybody or await self._whoever(self._head(arrived))
+            refuse_large(scope["headers"], self._settings.max_body_bytes)
+            body = await read_body(receive, self._settings.max_body_bytes, self._settings.body_timeout_s)
+            command, request = self._registration(asked, arrived, principal, body, endpoint.policy)
+            command = replace(command, is_plain=True)
+            decision = await self._registered_by_server(command, request, endpoint.policy, None, None, scope)
         except Disconnected:  # Half a body is no request to register; the application may care.
             raise NotRegistered from WireError("the client left before the end of its request", code="body_broken_off")
         except TwoPHPError as error:
             raise NotRegistered from error
-        self._keep_at_hand(request, decision)
-        return await self._run_plain(_intent_of(decision), scope)
+        if isinstance(decision.verdict, Goto):
+            self._executions.expect(command.server_correlation_id, request)
+        return await self._runs.run_plain(_intent_of(decision), scope)
 
     async def _whoever(self, head: Head) -> str:
         """Whether a plain request may pass is the application's to say; the ledger only notes who it seemed to be."""
@@ -182,76 +221,132 @@ class Handshake:
         match, target = settings.endpoints.match, confirmed_path(path.removesuffix("/"), settings.confirm_suffix)
         return target is not None and any(match(method, target or "/") for method in settings.methods)
 
-    async def _register(
-        self, asked: PhaseOne, head: Head, principal: str, scope: Scope, receive: Receive, endpoint: Endpoint
+    async def _phase_one(
+        self, asked: PhaseOne, arrived: Arrived, principal: str, receive: Receive, endpoint: Endpoint
     ) -> Answer:
-        policy, began = endpoint.policy, self._seconds() if self._times else 0.0
-        body = await read_body(head, receive, self._settings.max_body_bytes, self._settings.body_timeout_s)
+        """Draft §5.2: read the body, make the intent durable, answer (T2)."""
+        settings, policy, scope = self._settings, endpoint.policy, arrived.scope
+        began = self._seconds() if self._times else 0.0
+        at = arrived.shape.content_length
+        if at == SEVERAL or (at >= 0 and len(scope["headers"][at][1]) >= self._fewer_digits):
+            refuse_large(scope["headers"], settings.max_body_bytes)
+        body = await read_body(receive, settings.max_body_bytes, settings.body_timeout_s)
         refusal: TwoPHPError | None = None
-        if self._settings.prevalidate is not None:
+        if settings.prevalidate is not None:
             try:
-                await prevalidated(self._settings.prevalidate, head, body)
+                await prevalidated(settings.prevalidate, self._head(arrived), body)
             except TwoPHPError as error:
                 refusal = error
-        register = partial(self._registering, asked, head, principal, scope, body, policy, refusal=refusal)
-        request, registering = register()
-        decision = await registering
-        if decision.code == FINGERPRINT_MISMATCH and await follows(self._server, decision.intent, head, scope):
-            request, registering = register(follows=_intent_of(decision).server_correlation_id)
-            decision = await registering
-        self._keep_at_hand(request, decision)
-        code = decision.code
-        if code is not None:
-            over = decision.verdict is EXCEEDED  # Room comes with the next one that ends or expires.
-            return answers.refused(code, retry_after_s=answers.RETRY_AFTER_S if over else None)
-        intent = _intent_of(decision)
-        if intent.mode in CONFIRMED_BY_SERVER:
-            answer = await self._confirmed_by_server(decision, intent, scope)
-            if self._times:
-                self._server.observer.answered(2, intent, self._seconds() - began)  # It waited for the handler.
-            return answer
+        command, request = self._registration(asked, arrived, principal, body, policy)
+        if command.mode in CONFIRMED_BY_SERVER:
+            return await self._auto_confirmed(command, request, policy, refusal, asked.callback, arrived, began)
+        register = self._server.intents.register
+        decision = await register(command, encode(request), policy, refusal=refusal)
+        if decision.code == FINGERPRINT_MISMATCH and await self._follows(decision, arrived):
+            command = replace(command, follows=_intent_of(decision).server_correlation_id)
+            decision = await register(command, encode(request), policy, refusal=refusal)
+        intent = decision.intent
+        if type(decision.verdict) is Goto and intent is not None:
+            ttl_ms = intent.ttl_ms
+            # It will most likely be confirmed here. Nobody but a new registration may fill that memory.
+            self._executions.expect(intent.server_correlation_id, request)
+        elif type(decision.verdict) is Refuse:
+            return _refused(decision)
+        else:
+            intent = _intent_of(decision)
+            ttl_ms = max(intent.deadline_at - self._now(), 1)
         if self._times:
             self._server.observer.answered(1, intent, self._seconds() - began)
-        exposed = policy.replay if self._settings.expose_replay_policy else None
-        ttl_ms = intent.ttl_ms
-        if not isinstance(decision.verdict, Goto):
-            ttl_ms = max(intent.deadline_at - self._server.store.now(), 1)
-        return answers.registered(intent, ttl_ms, head.by_wall(intent.deadline_at), expose_policy=exposed)
+        exposed = policy.replay if settings.expose_replay_policy else None
+        deadline_at = intent.deadline_at + self._server.store.wall_ahead_ms()
+        return answers.registered(intent, ttl_ms, deadline_at, expose_policy=exposed)
 
-    def _keep_at_hand(self, request: StoredRequest, decision: Decision) -> None:
-        """What was registered just now will most likely be confirmed here. Nobody else may fill that memory."""
-        if isinstance(decision.verdict, Goto):
-            self._executions.expect(_intent_of(decision).server_correlation_id, request)
-
-    def _registering(
+    async def _auto_confirmed(
         self,
-        asked: PhaseOne,
-        head: Head,
-        principal: str,
-        scope: Scope,
-        body: bytes,
+        command: Register,
+        request: StoredRequest,
         policy: Policy,
-        *,
-        is_plain: bool = False,
-        refusal: TwoPHPError | None = None,
-        follows: str = "",
-    ) -> tuple[StoredRequest, Awaitable[Decision]]:
-        """What is kept of the request, and the one change that makes an intent durable (draft §9.5)."""
-        command = self._register_command(asked, head, principal, scope, body, policy)
-        if is_plain or follows:
-            command = replace(command, is_plain=is_plain, follows=follows)
-        request = stored_request(head, scope, body, self._settings.stored_headers)
-        register = partial(self._server.intents.register, command, encode(request), policy, refusal=refusal)
-        if command.mode not in CONFIRMED_BY_SERVER:
-            return request, register()
-        return request, self._registered_by_server(register, asked.callback, principal, scope)
+        refusal: TwoPHPError | None,
+        callback: str | None,
+        arrived: Arrived,
+        began: float,
+    ) -> Answer:
+        """Auto-confirm and transparent (draft §5.5): the same channel brings the final answer."""
+        scope = arrived.scope
+        decision = await self._registered_by_server(command, request, policy, refusal, callback, scope)
+        if decision.code == FINGERPRINT_MISMATCH and await self._follows(decision, arrived):
+            command = replace(command, follows=_intent_of(decision).server_correlation_id)
+            decision = await self._registered_by_server(command, request, policy, refusal, callback, scope)
+        if decision.code is not None:
+            return _refused(decision)
+        intent = _intent_of(decision)
+        if isinstance(decision.verdict, Goto):
+            self._executions.expect(intent.server_correlation_id, request)
+            answer = await self._runs.run(intent, scope)
+        else:
+            settled = await self._runs.outcome(intent)
+            late = answers.refused("still_processing", retry_after_s=answers.RETRY_AFTER_S)  # T2 row 2
+            answer = late if settled is None else self._runs.final(settled)
+        if self._times:
+            self._server.observer.answered(2, intent, self._seconds() - began)  # It waited for the handler.
+        return answer
+
+    async def _follows(self, decision: Decision, arrived: Arrived) -> bool:
+        return await follows(self._server, decision.intent, self._head(arrived), arrived.scope)
+
+    def _registration(
+        self, asked: PhaseOne, arrived: Arrived, principal: str, body: bytes, policy: Policy
+    ) -> tuple[Register, StoredRequest]:
+        """The command of one change that makes an intent durable (draft §9.5), and what is kept of the request."""
+        server, scope, shape, path = self._server, arrived.scope, arrived.shape, arrived.path
+        headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+        method, query = arrived.method, scope.get("query_string", b"")
+        client_id = asked.client_correlation_id or server.mint()  # A-35: a proxy stands in for what is missing.
+        place = shape.content_type
+        kind = headers[place][1].decode("latin-1").strip(" \t") if place >= 0 else ""
+        if place == SEVERAL:
+            kind = Headers(headers).get("content-type", "")
+        payload = payload_digest(kind, body)
+        command = Register(
+            client_correlation_id=client_id,
+            server_correlation_id=server.mint(),
+            principal=principal,
+            replay_key=intent_replay_key(
+                principal=principal,
+                client_correlation_id=client_id,
+                method=method,
+                target=f"{path}?{query.decode('latin-1')}",
+                payload=payload,
+            ),
+            mode=_ASYNC if asked.mode is _STANDARD and policy.mode == "async" else asked.mode,
+            service_endpoint=f"{self._settings.service}{path.removesuffix('/') or '/'}",
+            path=asked.path,
+            method=method,
+            arrived_at=arrived.at,
+            requested_ttl_ms=asked.requested_ttl_ms,
+            callback="" if asked.callback is None else callback_digest(asked.callback),
+            client_id_is_proxy=asked.client_correlation_id is None,
+            owner=server.owner,
+            request_digest=payload,
+        )
+        kept, root = shape.registered(headers), scope.get("root_path", "")
+        return command, StoredRequest(method, scope["path"], path.encode("latin-1"), query, kept, body, root)
 
     async def _registered_by_server(
-        self, register: Callable[..., Awaitable[Decision]], callback: str | None, principal: str, scope: Scope
+        self,
+        command: Register,
+        request: StoredRequest,
+        policy: Policy,
+        refusal: TwoPHPError | None,
+        callback: str | None,
+        scope: Scope,
     ) -> Decision:
         """Registered and confirmed at once: whoever is cut off from here on may have crossed the point of no return."""
+        register: Callable[..., Awaitable[Decision]] = partial(
+            self._server.intents.register, command, encode(request), policy, refusal=refusal
+        )
         if callback is not None:
-            register = partial(self._registered_and_owed, register, self._owed(callback, principal))
+            register = partial(self._registered_and_owed, register, self._owed(callback, command.principal))
         try:
             return await register()
         except asyncio.CancelledError:
@@ -282,71 +377,33 @@ class Handshake:
             self._conditions.known(logging.WARNING, "a request that was cut off cannot be gone on with", error=error)
             return
         if isinstance(decision.verdict, Goto):
-            self._begin(_intent_of(decision), scope)
+            self._runs.begin(_intent_of(decision), scope)
 
     def _owed(self, callback: str, principal: str) -> Owing:
         """The acknowledgement of an auto-confirmed request; one that may not go out is refused once it is owed."""
         may_go_out = self._settings.outgoing.lets_out(callback, principal)
         return acknowledgement(self._server.outbox, callback, principal, may_go_out=may_go_out)
 
-    def _register_command(
-        self, asked: PhaseOne, head: Head, principal: str, scope: Scope, body: bytes, policy: Policy
-    ) -> Register:
-        server = self._server
-        client_id = asked.client_correlation_id or server.mint()  # A-35: a proxy stands in for what is missing.
-        query: bytes = scope.get("query_string", b"")
-        mode = _ASYNC if asked.mode is _STANDARD and policy.mode == "async" else asked.mode
-        target = f"{head.path}?{query.decode('latin-1')}"
-        payload = payload_digest(head.headers.get("content-type", ""), body)
-        return Register(
-            client_correlation_id=client_id,
-            server_correlation_id=server.mint(),
-            principal=principal,
-            replay_key=intent_replay_key(
-                principal=principal,
-                client_correlation_id=client_id,
-                method=head.method,
-                target=target,
-                payload=payload,
-            ),
-            mode=mode,
-            service_endpoint=f"{self._settings.service}{bound_path(head.path) or '/'}",
-            path=asked.path,
-            method=head.method,
-            arrived_at=head.received_at,
-            requested_ttl_ms=asked.requested_ttl_ms,
-            callback="" if asked.callback is None else callback_digest(asked.callback),
-            client_id_is_proxy=asked.client_correlation_id is None,
-            owner=server.owner,
-            request_digest=payload,
-        )
-
-    async def _confirmed_by_server(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
-        """Auto-confirm and transparent (draft §5.5): the same channel brings the final answer."""
-        if isinstance(decision.verdict, Goto):
-            return await self._run(intent, scope)
-        settled = await self._outcome(intent)
-        if settled is None:
-            return answers.refused("still_processing", retry_after_s=answers.RETRY_AFTER_S)  # T2 row 2
-        return self._final(settled)
-
-    async def _phase_two(
-        self, asked: PhaseTwo, head: Head, principal: str, scope: Scope, receive: Receive
-    ) -> Answer | None:
-        began, server, guard = self._seconds() if self._times else 0.0, self._server, self._guard
-        await read_body(head, receive, CONFIRM_BODY_LIMIT, self._settings.body_timeout_s)
+    async def _phase_two(self, asked: PhaseTwo, arrived: Arrived, principal: str, receive: Receive) -> Answer:
+        """Draft §5.3: throw the body away, cross the point of no return once, tell the outcome (T1 rows 4-11)."""
+        server, scope, at = self._server, arrived.scope, arrived.shape.content_length
+        began = self._seconds() if self._times else 0.0
+        if at == SEVERAL or (at >= 0 and len(scope["headers"][at][1]) >= _CONFIRM_DIGITS):
+            refuse_large(scope["headers"], CONFIRM_BODY_LIMIT)
+        await read_body(receive, CONFIRM_BODY_LIMIT, self._settings.body_timeout_s)
         recalled = self._executions.recall(asked.server_correlation_id)
-        if recalled is not None and self._may_be_repeated(recalled.intent, asked, head, principal):
+        if recalled is not None and self._may_be_repeated(recalled.intent, asked, arrived.at, principal):
             server.observer.replayed(recalled.intent)
-            return self._final(recalled)
+            return self._runs.final(recalled)
+        guard = self._guard
         command = Confirm(
             client_correlation_id=asked.client_correlation_id,
             server_correlation_id=asked.server_correlation_id,
             principal=principal,
             path=asked.path,
-            arrived_at=head.received_at,
+            arrived_at=arrived.at,
             owner=server.owner,
-            guard_passed=self._unguarded if guard is None else await self._guard_passes(guard, asked, head),
+            guard_passed=self._unguarded if guard is None else await self._guard_passes(guard, asked, arrived),
             provisional_resource_id=server.mint(),
         )
         try:
@@ -354,21 +411,20 @@ class Handshake:
         except asyncio.CancelledError:
             self._go_on_without_it(partial(server.intents.confirm, command, server.policy_of, again=True), scope)
             raise
-        code = decision.code
-        if code is not None:
-            if code == OTHER_IDENTITY:
+        if type(decision.verdict) is Refuse:
+            if decision.verdict.code == OTHER_IDENTITY:
                 _audit("confirm", _intent_of(decision))
-            return answers.refused(code)
+            return answers.refused(decision.verdict.code)
         intent = _intent_of(decision)
-        if isinstance(decision.verdict, Goto) and intent.mode is not _ASYNC:
-            answer = await self._run(intent, scope)
+        if type(decision.verdict) is Goto and intent.mode is not _ASYNC:
+            answer = await self._runs.run(intent, scope)
         else:
-            answer = await self._told_later(decision, intent, scope)
+            answer = await self._runs.told_later(decision, intent, scope)
         if self._times:
             server.observer.answered(2, intent, self._seconds() - began)
         return answer
 
-    def _may_be_repeated(self, intent: Intent, asked: PhaseTwo, head: Head, principal: str) -> bool:
+    def _may_be_repeated(self, intent: Intent, asked: PhaseTwo, at: Instant, principal: str) -> bool:
         """Whether a recent outcome may be told without a transaction (T1 rows 6 and 7): what is settled stays so."""
         policy = self._server.policy_of(intent)
         forgotten_at = (intent.settled_at or 0) + policy.horizon_ms
@@ -377,33 +433,16 @@ class Handshake:
             and intent.path == asked.path
             and compare_digest(intent.principal, principal)
             and not policy.literal_ttl_reject
-            and head.received_at < forgotten_at
+            and at < forgotten_at
         )
 
-    async def _told_later(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
-        """A confirm whose request does not run the handler itself: asynchronous, or not the first (T1 row 8)."""
-        if isinstance(decision.verdict, Goto):
-            self._begin(intent, scope)
-        elif intent.phase is not Phase.PROCESSING or intent.mode is not _ASYNC:
-            settled = await self._outcome(intent)
-            if settled is not None:
-                return self._final(settled)
-        return answers.accepted(intent, scope.get("root_path", ""))
-
-    async def _outcome(self, intent: Intent) -> Settled | None:
-        """How an intent that somebody executes, or has executed, ends; None if that takes too long."""
-        try:
-            return await self._server.outcome(intent)
-        except StoreError as error:
-            raise _not_settled() from error
-
-    async def _guard_passes(self, guard: LateConfirmGuard, asked: PhaseTwo, head: Head) -> bool:
+    async def _guard_passes(self, guard: LateConfirmGuard, asked: PhaseTwo, arrived: Arrived) -> bool:
         """A-24. The guard looks at the intent, so it costs a look; only services that have one pay for it."""
         intent = await self._server.intents.look(asked.client_correlation_id, asked.server_correlation_id)
         if intent is None:
             return False
         try:
-            passed = guard(head, intent)
+            passed = guard(self._head(arrived), intent)
             return (await passed if inspect.isawaitable(passed) else passed) is True
         except Exception:
             message = "the late-confirm guard failed, and lets nobody in (%s)"
@@ -421,66 +460,11 @@ class Handshake:
         settled = await self._executions.settled(intent) if answers.has_outcome(intent) else None
         return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
 
-    def _final(self, settled: Settled) -> Answer:
-        if settled.wording is None:
-            settled.wording = self._worded(settled)
-        answer: Answer = settled.wording
-        return answer
 
-    def _worded(self, settled: Settled) -> Answer:
-        intent, settings = settled.intent, self._settings
-        if intent.mode is _TRANSPARENT and settings.expose_server_id:  # draft §5.5.6: MAY
-            return answers.as_it_is(settled.response, server_correlation_id=intent.server_correlation_id)
-        return answers.final(settled, passthrough=settings.success_status == "passthrough")
-
-    def _begin(self, intent: Intent, scope: Scope) -> Execution:
-        """Run the application."""
-
-        def handler(work: Work, answered: Answered) -> Awaitable[None]:
-            if intent.mode in CONFIRMED_BY_SERVER:
-                app_scope = live_scope(scope, work)
-            else:
-                app_scope = replayed_scope(scope, work, self._settings.stored_headers)
-            return Replay(self._server.app, app_scope, work.request.body, answered).run()
-
-        return self._executions.begin(intent, handler)
-
-    async def _run(self, intent: Intent, scope: Scope) -> Answer:
-        """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""
-        execution = self._begin(intent, scope)
-        try:
-            settled = await execution.outcome("usual")
-        except StoreError as error:
-            raise _not_settled() from error
-        if intent.mode is _TRANSPARENT and execution.said is None and execution.raised is not None:
-            raise execution.raised  # To a client that changed nothing, as it always was: its server's to answer.
-        return replace(self._final(settled), run=execution)
-
-    async def _run_plain(self, intent: Intent, scope: Scope) -> Answer:
-        """A plain request, recorded. If its outcome cannot be, that is our trouble and not the caller's (A-37)."""
-        execution = self._begin(intent, scope)
-        try:
-            settled: Settled | None = await execution.outcome("short")
-        except StoreError as error:
-            if execution.said is None and execution.raised is None:
-                raise NotRegistered from error  # Not even begun: the application can still have it.
-            if execution.running.statements:  # The business rows were to be written with it, and are not.
-                raise _not_settled() from error
-            self._conditions.known(
-                logging.ERROR, "the outcome of a plain request is not recorded yet", error=error, intent=intent
-            )
-            settled = None
-        if execution.said is None and execution.raised is not None:
-            raise execution.raised
-        response = execution.said if settled is None else settled.response
-        assert response is not None
-        # Not what was said, if the business rows were refused.
-        return replace(answers.as_it_is(response), run=execution)
-
-
-def _not_settled() -> Refused:
-    """A-108: something has run, so a store that cannot say how it ended is no 503 with nothing registered."""
-    return Refused("the outcome is not durable yet", code=NOT_SETTLED)
+def _refused(decision: Decision) -> Answer:
+    assert decision.code is not None
+    over = decision.verdict is EXCEEDED  # Room comes with the next one that ends or expires.
+    return answers.refused(decision.code, retry_after_s=answers.RETRY_AFTER_S if over else None)
 
 
 def _audit(what: str, intent: Intent) -> None:

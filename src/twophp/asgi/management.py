@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from twophp.asgi.answers import refused
-from twophp.asgi.messages import Answer, Receive, read_body
+from twophp.asgi.messages import Answer, Receive, read_body, refuse_large
 from twophp.core.entry import Actor, LedgerEntry
 from twophp.core.errors import Unauthenticated, WireError
 from twophp.core.records import Instant
@@ -84,8 +84,9 @@ class Management:
         if head.method != "POST":
             return refused("bad_request")
         self._check(head)
+        refuse_large(head.scope["headers"], MAX_BODY_BYTES)
         try:
-            wanted = _decode(await read_body(head, receive, MAX_BODY_BYTES, BODY_S))
+            wanted = _decode(await read_body(receive, MAX_BODY_BYTES, BODY_S))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise WireError("not a pull", code="bad_request") from error
         document = await (self._told(wanted) if wanted.about or wanted.leases else self._pulled(wanted))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping, Sequence
+from types import CoroutineType, coroutine
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -95,35 +96,86 @@ def head_of(scope: Scope, now: Instant, wall_ahead_ms: int) -> Head:
     )
 
 
-async def read_body(head: Head, receive: Receive, limit: int, within_s: float) -> bytes:
-    """The whole body, or WireError as soon as it is known to be too large or too slow (A-16)."""
-    for name, value in head.scope["headers"]:  # Only to refuse early, so the spelling that ASGI prescribes will do.
+def refuse_large(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
+    """Raise WireError if a body says that it is too large, before any of it is read (A-16)."""
+    for name, value in headers:  # Only to refuse early, so the spelling that ASGI prescribes will do.
         if name == b"content-length" and value.isdigit() and (len(value) > LONGEST_LENGTH or int(value) > limit):
-            raise WireError("the body is too large", code="body_too_large")
+            raise _too_large()
+
+
+async def read_body(receive: Receive, limit: int, within_s: float) -> bytes:
+    """The whole body, or WireError as soon as it is known to be too large or too slow (A-16).
+
+    Most bodies are there with the first message. The first step of ``receive`` is therefore taken by hand: a timer is
+    set only for a body that has to be waited for.
+    """
+    waiting = receive()
+    pending: object = None
+    if type(waiting) is CoroutineType:
+        try:
+            pending = waiting.send(None)
+        except StopIteration as here:
+            message: Message = here.value
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                body: bytes = message.get("body", b"")
+                if len(body) > limit:
+                    raise _too_large() from None
+                return body
+            waiting = _said(message)
+            pending = None
+        else:
+            waiting = _gone_on_with(waiting, pending)
     try:
         async with asyncio.timeout(within_s):
-            return await _received(receive, limit)
+            return await _received(waiting, receive, limit)
     except TimeoutError:
         raise WireError("the body arrives too slowly", code="body_too_slow") from None
 
 
-async def _received(receive: Receive, limit: int) -> bytes:
+async def _said(message: Message) -> Message:
+    return message
+
+
+@coroutine
+def _gone_on_with(waiting: CoroutineType[Any, Any, Message], pending: object) -> Generator[Any, Any, Message]:
+    """A coroutine whose first step was taken, and what it waits for since: hand that on, as ``await`` would."""
+    try:
+        while True:
+            try:
+                told = yield pending
+            except BaseException as error:  # noqa: BLE001 - A cancellation is the coroutine's to hear of.
+                pending = waiting.throw(error)
+            else:
+                pending = waiting.send(told)
+    except StopIteration as over:
+        message: Message = over.value
+        return message
+    finally:
+        waiting.close()
+
+
+async def _received(first: Awaitable[Message], receive: Receive, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
+    message = await first
     while True:
-        message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
         chunk: bytes = message.get("body", b"")
         size += len(chunk)
         if size > limit:
-            raise WireError("the body is too large", code="body_too_large")
+            raise _too_large()
         more = message.get("more_body", False)
         if not more and not chunks:
             return chunk
         chunks.append(chunk)
         if not more:
             return b"".join(chunks)
+        message = await receive()
+
+
+def _too_large() -> WireError:
+    return WireError("the body is too large", code="body_too_large")
 
 
 async def send_answer(send: Send, answer: Answer, *, is_head: bool = False) -> None:

@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 
 from twophp.asgi.answers import INTERNAL_ERROR, STATUS_PATH, closing, of_error, refused
-from twophp.asgi.handshake import NOT_SETTLED, Handshake, NotRegistered
+from twophp.asgi.handshake import Handshake
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import Management
 from twophp.asgi.messages import (
@@ -36,6 +36,7 @@ from twophp.asgi.observers import Observers, WantsMetrics
 from twophp.asgi.polling import READS, Polls, saying_committed, status_of
 from twophp.asgi.readiness import READY_PATH, TRY_INTERVAL_S, Readiness
 from twophp.asgi.replay import Unanswered
+from twophp.asgi.runs import NOT_SETTLED, NotRegistered
 from twophp.asgi.server import Server
 from twophp.asgi.settings import (
     Options,
@@ -45,6 +46,7 @@ from twophp.asgi.settings import (
     method_names,
     store_url,
 )
+from twophp.asgi.shapes import Shape, Shapes, name_of
 from twophp.core.errors import ConfigError, StoreError, StoreUnavailable, TwoPHPError, WireError
 from twophp.core.intent import Mode
 from twophp.core.settings import knows_its_settings, several
@@ -65,6 +67,7 @@ from twophp.wire.parse import MUTATIONS, asks_for_status, opted_in
 
 log: Final = logging.getLogger("twophp.server")
 
+_OWN_PATHS: Final = "/_2php/"  # In each of our own: of a status read, a pull, a readiness probe.
 _PROBES: Final = frozenset({"GET", "HEAD"})
 _OF_THE_DISK: Final = frozenset({"disk_full", "store_io_error"})
 MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
@@ -162,6 +165,8 @@ class TwoPhaseMiddleware:
         self._settings.shipping()
         self._settings.outgoing.secrets()
         self._observers = Observers(service, endpoints, metrics=metrics)
+        self._seen = Shapes(self._settings.stored_headers)
+        self._shapes, self._learn = self._seen.known, self._seen.learn  # Bound once: every request looks here first.
         self._keys = checked_keys(keys)
         self._clock = checked_clock(clock)
         self._polls = Polls(endpoints, self._settings.methods)
@@ -198,28 +203,48 @@ class TwoPhaseMiddleware:
         return self._keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection. The first test is all that a request without the opt-in costs."""
-        kind = scope["type"]
-        if kind == "http":
-            if opted_in(scope["headers"]) and (scope["method"] not in READS or asks_for_status(scope["headers"])):
-                await self._two_phase(scope, receive, send)
-                return
-            if scope["method"] in READS:
-                if self._polls.may_be_one(scope):
+        """Serve one connection. A request without the opt-in costs the look-up of its shape and two comparisons."""
+        if scope["type"] != "http":
+            serve = self.app
+            if scope["type"] == "lifespan" and not self._fails_open():
+                serve = self._lifespan
+            await serve(scope, receive, send)
+            return
+        headers, method = scope["headers"], scope["method"]
+        shape = self._shapes.get(tuple(map(name_of, headers))) or self._learn(headers)
+        if shape.is_plain and _OWN_PATHS not in scope["path"]:
+            if method in READS:
+                if self._polls.is_needed and self._polls.may_be_one(scope):
                     await self._polled(scope, receive, send)
                     return
-            elif scope["method"] in self._settings.methods and await self._served_plain(scope, receive, send):
+            elif (
+                self._judges_plain
+                and method in self._settings.methods
+                and await self._served_plain(scope, receive, send, shape)
+            ):
                 return
-            if self._management_token is not None and scope["path"].endswith(PULL_PATH):
-                await self._manage(self._management_token, scope, receive, send)
-                return
-            if scope["path"].endswith(READY_PATH) and scope["method"] in _PROBES:
-                await self._ready(scope, send)
-                return
-        elif kind == "lifespan" and not self._fails_open():
-            await self._lifespan(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
+        elif not await self._served(scope, receive, send, shape):
+            await self.app(scope, receive, send)
+
+    async def _served(self, scope: Scope, receive: Receive, send: Send, shape: Shape) -> bool:
+        """Whether a request that has a name or a path like ours was answered here; else it is the application's."""
+        headers, method = scope["headers"], scope["method"]
+        if not shape.is_plain and opted_in(headers) and (method not in READS or asks_for_status(headers)):
+            return await self._two_phase(scope, receive, send, shape)
+        if method in READS:
+            if self._polls.may_be_one(scope):
+                await self._polled(scope, receive, send)
+                return True
+        elif method in self._settings.methods and await self._served_plain(scope, receive, send, shape):
+            return True
+        if self._management_token is not None and scope["path"].endswith(PULL_PATH):
+            await self._manage(self._management_token, scope, receive, send)
+            return True
+        if scope["path"].endswith(READY_PATH) and method in _PROBES:
+            await self._ready(scope, send)
+            return True
+        return False
 
     def _fails_open(self) -> bool:
         """Whether the application starts without us (A-37): its plain requests are to be served, recorded or not."""
@@ -291,7 +316,7 @@ class TwoPhaseMiddleware:
                     self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told
                 )
                 server.executions.around = self._around
-                self._handshake = Handshake(server)
+                self._handshake = Handshake(server, self._seen)
             watched.watch(store.load)
             self._server = server
         return self._server
@@ -319,30 +344,43 @@ class TwoPhaseMiddleware:
         if self._has_stopped:
             raise StoreUnavailable("the service is shutting down and takes no new work")
 
-    async def _two_phase(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _two_phase(self, scope: Scope, receive: Receive, send: Send, shape: Shape) -> bool:
         given: Given | None = scope.pop(GIVEN, None)
         try:
-            answer = await self.answered(scope, receive) if given is None else given()
+            answer = await self.answered(scope, receive, shape) if given is None else given()
         except (Disconnected, Unanswered):
-            return
+            return True
         if answer is None:
-            await self.app(scope, receive, send)
+            return False
+        if answer.run is None:
+            await send_answer(send, answer, is_head=scope["method"] == "HEAD")
         else:
-            await _say(answer, send, is_head=scope["method"] == "HEAD")
+            await _say(answer, send)
+        return True
 
-    async def answered(self, scope: Scope, receive: Receive) -> Answer | None:
+    async def answered(self, scope: Scope, receive: Receive, shape: Shape | None = None) -> Answer | None:
         """What answers a request that opted in, for an edge that sends it itself; None: it is the application's.
 
         Raises Disconnected and Unanswered where there is nothing to send, and what the service's own code raises.
         """
         try:
-            server = await self._running()
-            handshake = self._handshake
-            assert handshake is not None
-            with server.requests:
-                head = head_of(scope, server.store.now(), server.store.wall_ahead_ms())
-                answering = handshake.answer(head, scope, receive)
-                return None if answering is None else await answering
+            try:
+                asyncio.get_running_loop()  # See ``_check_loop``: written out, since every request comes by.
+            except RuntimeError:
+                _check_loop()
+            handshake, server = self._handshake, self._server
+            if handshake is None or server is None:
+                server = await self._running()
+                handshake = self._handshake
+                assert handshake is not None
+            under_way = server.requests
+            under_way.count += 1
+            try:
+                return await handshake.answer(scope, receive, shape or self._seen.of(scope["headers"]))
+            finally:
+                under_way.count -= 1
+                if under_way.none_left is not None:
+                    under_way.left()
         except TwoPHPError as error:
             answer = of_error(error)
             if answer.status >= INTERNAL_ERROR:
@@ -389,9 +427,9 @@ class TwoPhaseMiddleware:
             answer = of_error(error)
         await send_answer(send, answer)
 
-    async def _served_plain(self, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _served_plain(self, scope: Scope, receive: Receive, send: Send, shape: Shape) -> bool:
         """Whether a plain mutation has been answered here: recorded or refused, as its endpoint's policy says."""
-        mistaken = mistaken_opt_in(scope["headers"])
+        mistaken = None if shape.is_plain else mistaken_opt_in(scope["headers"])
         if mistaken is None and not self._judges_plain:
             return False
         endpoint = self._settings.endpoints.match(scope["method"], seen_path(scope))
@@ -400,7 +438,7 @@ class TwoPhaseMiddleware:
         if mistaken is not None:
             self._observers.mistaken(endpoint.name, mistaken)
         if endpoint.policy.transparent:
-            await self._transparent(endpoint, scope, receive, send)
+            await self._transparent(endpoint, scope, receive, send, shape)
         elif endpoint.policy.require:
             await send_answer(send, refused("two_phase_required"))
         return endpoint.policy.transparent or endpoint.policy.require
@@ -413,14 +451,13 @@ class TwoPhaseMiddleware:
         assert self._handshake is not None
         return server, self._handshake
 
-    async def _transparent(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _transparent(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, shape: Shape) -> None:
         """Record a plain request. Whoever did not ask for a ledger does not suffer from one: it fails open (A-37)."""
         rewindable = Rewindable(receive)
         try:
             server, handshake = await self._opened()
             with server.requests:
-                head = head_of(scope, server.store.now(), server.store.wall_ahead_ms())
-                answer = await handshake.transparent(endpoint, head, scope, rewindable)
+                answer = await handshake.transparent(endpoint, scope, rewindable, shape)
         except Unanswered:
             return  # What becomes of a request that nobody answers is the server's to say.
         except NotRegistered as error:
@@ -433,17 +470,17 @@ class TwoPhaseMiddleware:
         await _say(answer, send)
 
 
-async def _say(answer: Answer, send: Send, *, is_head: bool = False) -> None:
+async def _say(answer: Answer, send: Send) -> None:
     """Answer, and return when the application has returned.
 
     Servers, test clients and the middleware around us take the end of the call for the end of its background tasks.
     """
     run = answer.run
     if run is None:
-        await send_answer(send, answer, is_head=is_head)
+        await send_answer(send, answer)
         return
     take_over(run.context)
-    await send_answer(send, answer, is_head=is_head)
+    await send_answer(send, answer)
     if not run.is_over:
         await asyncio.wait([run.task])  # To cancel this ends the waiting and not the work (A-107).
     take_over(run.context)

@@ -37,14 +37,15 @@ class Polls:
     def __init__(self, endpoints: Endpoints, methods: frozenset[str]) -> None:
         self._match = endpoints.match
         self._methods = methods
-        self._some = any(endpoint.policy.mode == "async" for endpoint in endpoints)
+        # Whether any other path than our own is ever looked at.
+        self.is_needed = any(endpoint.policy.mode == "async" for endpoint in endpoints)
 
     def may_be_one(self, scope: Scope) -> bool:
         """Whether a GET or HEAD may ask how an intent stands. An ordinary one costs two comparisons."""
         path: str = scope["path"]
         if answers.STATUS_PATH in path:
             return seen_path(scope).startswith(answers.STATUS_PATH)
-        if not self._some or path[-PROVISIONAL_CHARS - 1 : -PROVISIONAL_CHARS] != "/":
+        if not self.is_needed or path[-PROVISIONAL_CHARS - 1 : -PROVISIONAL_CHARS] != "/":
             return False
         endpoint_of, above = self._match, seen_path(scope)[: -PROVISIONAL_CHARS - 1]
         found = (endpoint_of(method, above) for method in self._methods)

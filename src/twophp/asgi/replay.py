@@ -8,45 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import lru_cache
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from twophp.asgi.messages import App, Message, Scope
-from twophp.engine.exchange import KEPT_PREFIXES, RawHeaders, StoredRequest, StoredResponse
+from twophp.asgi.shapes import Shapes
+from twophp.engine.exchange import RawHeaders, StoredResponse
 from twophp.engine.execution import Answered, Work
-from twophp.engine.requests import Head
-from twophp.wire import fields
 from twophp.wire.fields import without_fields
 
 log: Final = logging.getLogger("twophp.asgi")
-
-# How the bytes travelled, and our own twelve: neither is part of what an application is asked to do.
-_NOT_OF_THE_REQUEST: Final = fields.BY_KEY.keys() | {
-    b"content-length",
-    b"transfer-encoding",
-    b"expect",
-    b"te",
-    b"trailer",
-}
-
-Part: TypeAlias = Literal["registered", "live", "of neither"]
-
-
-@lru_cache(maxsize=1_024)  # The same few names come with every request.
-def _part(name: bytes, extra: frozenset[bytes]) -> Part:
-    """Which of the two requests of a handshake a header belongs to (A-03)."""
-    name = name.lower()
-    if name in _NOT_OF_THE_REQUEST:
-        return "of neither"
-    return "registered" if name.startswith(KEPT_PREFIXES) or name in extra else "live"
-
-
-def stored_request(head: Head, scope: Scope, body: bytes, extra: frozenset[bytes]) -> StoredRequest:
-    """What is kept of a Phase 1 request."""
-    headers = tuple([(name, value) for name, value in scope["headers"] if _part(name, extra) == "registered"])
-    query: bytes = scope.get("query_string", b"")
-    path, root_path = head.path.encode("latin-1"), scope.get("root_path", "")
-    return StoredRequest(head.method, scope["path"], path, query, headers, body, root_path)
 
 
 def surroundings(live: Scope) -> Scope:
@@ -54,11 +24,10 @@ def surroundings(live: Scope) -> Scope:
     return {"app": live["app"]} if "app" in live else {}
 
 
-def replayed_scope(live: Scope, work: Work, extra: frozenset[bytes]) -> Scope:
+def replayed_scope(live: Scope, work: Work, shapes: Shapes) -> Scope:
     """The scope the application gets: what was registered, from whoever confirmed it."""
-    request = work.request
-    headers = [pair for pair in live["headers"] if _part(pair[0], extra) == "live"]
-    headers += request.headers
+    request, sent = work.request, live["headers"]
+    headers = [*shapes.of(sent).live(sent), *request.headers]
     headers.append((b"content-length", b"%d" % len(request.body)))
     scope = _offered(live, work)
     scope["method"] = request.method
@@ -104,7 +73,10 @@ def bare_scope(work: Work, around: Scope) -> Scope:
         "headers": [],
         **{name: around[name] for name in ("app", "state") if name in around},
     }
-    return replayed_scope(live, work, frozenset())
+    return replayed_scope(live, work, _NO_SHAPES)
+
+
+_NO_SHAPES: Final = Shapes(frozenset())  # Such a scope has no headers.
 
 
 class Unanswered(RuntimeError):

@@ -67,25 +67,29 @@ class UnderWay:
     """The requests that are being answered: they need the store until they are."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._none_left: asyncio.Event | None = None
+        self.count = 0
+        self.none_left: asyncio.Event | None = None  # Somebody waits for the last of them.
 
     def __enter__(self) -> None:
-        self._count += 1
+        self.count += 1
 
     def __exit__(self, *_how: object) -> None:
-        self._count -= 1
-        if self._none_left is not None and not self._count:
-            self._none_left.set()
+        self.count -= 1
+        self.left()
+
+    def left(self) -> None:
+        """One is not counted any more."""
+        if self.none_left is not None and not self.count:
+            self.none_left.set()
 
     async def ended(self, within_s: float) -> None:
         """Wait for the last of them, so long."""
-        if not self._count:
+        if not self.count:
             return
-        self._none_left = asyncio.Event()
+        self.none_left = asyncio.Event()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self._none_left.wait()
+                await self.none_left.wait()
 
 
 class Server:

@@ -43,6 +43,9 @@ _STATES: Final[dict[Phase, tuple[bytes, bytes]]] = {
 }
 # Bound once: Python 3.11 takes ten times as long to find an enum's member as to find a name.
 _WAITING, _COMMITTED = Phase.WAITING_CONFIRM, Phase.COMMITTED
+_WAITS: Final = _STATES[_WAITING]
+_SERVER_ID, _DEADLINE = fields.SERVER_CORRELATION_ID.key, fields.PONR_DEADLINE.key
+_EMPTY: Final = (b"content-length", b"0")
 # T2: what a repeated Phase 1 may be told about its intent. An expired one is refused instead.
 _REGISTERED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED})
 
@@ -73,6 +76,15 @@ def phase_one_answer(
         headers.append(_checked(fields.REPLAY_POLICY, replay_policy, grammar.read_replay_policy))
     headers.append(NO_STORE)
     return headers
+
+
+def waiting_answer(server_correlation_id: str, ttl_ms: int, deadline_at: Instant) -> Headers:
+    """The same for an intent that waits, which nearly all do, with the length of its empty body."""
+    raw = server_correlation_id.encode()
+    if not grammar.matches_id(raw):
+        raise _broken(fields.SERVER_CORRELATION_ID)
+    deadline = (_DEADLINE, format_instant(deadline_at).encode())
+    return [(_SERVER_ID, raw), _WAITS, _ttl(ttl_ms), deadline, NO_STORE, _EMPTY]
 
 
 def final_answer(

@@ -41,8 +41,13 @@ _CALLBACK: Final = re.compile(
     rb"(?:[/?][A-Za-z0-9._~:/?@!$&'()*+;=%\[\]-]{0,2048})?"
 )
 
+# An id without a comma: nobody can take it for two values that were joined (RFC 9110 §5.3).
+_PLAIN_ID: Final = re.compile(rb"[!-+\--~]{1,255}")
+
 # For whoever needs no more than a yes or a no: the pattern itself, without a call of ours around it.
 matches_id: Final = _ID.fullmatch
+matches_plain_id: Final = _PLAIN_ID.fullmatch
+matches_uuid: Final = _UUID.fullmatch
 matches_resource_id: Final = _RESOURCE_ID.fullmatch
 
 _PHASES: Final = {phase.value.encode(): phase for phase in Phase if phase is not Phase.ABSENT}

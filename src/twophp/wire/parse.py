@@ -170,6 +170,41 @@ def parse(
     return _phase_one(path, values, strict_uuid=strict_uuid)
 
 
+def parse_ordinary(
+    method: str,
+    path: str,
+    client_id: bytes,
+    server_id: bytes | None,
+    *,
+    suffix: str,
+    methods: frozenset[str],
+    strict_uuid: bool,
+) -> PhaseOne | PhaseTwo | None:
+    """What ``parse`` says of a request that opted in and has the ids and no other field of ours, each once.
+
+    None where it is not plainly valid: whether that is refused, and how, ``parse`` says alone.
+    """
+    if not (grammar.matches_uuid(client_id) if strict_uuid else grammar.matches_plain_id(client_id)):
+        return None
+    if server_id is None:
+        if method not in methods:
+            return None
+        return PhaseOne(
+            path=path.removesuffix("/"),  # ``bound_path``, without its call.
+            mode=_STANDARD,
+            client_correlation_id=client_id.decode("ascii"),
+            callback=None,
+            requested_ttl_ms=None,
+        )
+    if method != "POST" or not path.endswith(suffix) or not grammar.matches_plain_id(server_id):
+        return None
+    return PhaseTwo(
+        path=path.removesuffix(suffix),
+        client_correlation_id=client_id.decode("ascii"),
+        server_correlation_id=server_id.decode("ascii"),
+    )
+
+
 def _status_read(values: dict[bytes, bytes], conflicts: list[bytes], *, strict_uuid: bool) -> StatusRead | Plain:
     if _SERVER_ID not in values or _CLIENT_ID not in values:
         return PLAIN  # A-04: a GET without both ids reaches the application untouched.
