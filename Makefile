@@ -28,8 +28,8 @@ lint: .venv/.ready ## Style, types and layers
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 
-bench: .venv/.ready ## Measure, and write bench/latest.json
-	@tools/need postgresql wrk
+bench: .venv/.ready ## Measure every bar, and write bench/latest.json; ARGS="--quick", "--only server", "--peers"
+	@tools/need postgresql wrk $(if $(findstring peers,$(ARGS)),redis-server)
 	@$(BIN)/python -m bench $(ARGS)
 
 trace: .venv/.ready ## Count the calls, files and opcodes of one handshake; ARGS="--json" for a machine
@@ -47,6 +47,9 @@ lock: .venv/.ready ## Pin the newest dependencies by hash in requirements/dev.tx
 	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --group dev --universal --python-version 3.11 \
 		--generate-hashes --custom-compile-command "make lock" \
 		--output-file requirements/dev.txt
+	@echo "lock: bench/peers.txt"
+	@$(BIN)/uv pip compile bench/peers.in --quiet --universal --python-version 3.11 --generate-hashes \
+		--constraints requirements/dev.txt --custom-compile-command "make lock" --output-file bench/peers.txt
 
 clean: ## Remove everything that make made
 	@rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -1,167 +1,145 @@
-"""``make bench``: measure, print a table, write ``bench/latest.json``. Ratios count; this machine's seconds do not."""
+"""``make bench``: measure, print the bars, write ``bench/latest.json``. Ratios count; this machine's seconds do not."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
 import platform
+import subprocess
+import sys
 import tempfile
+import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 from rich.console import Console
-from rich.table import Table
 
-from bench import central, client, handshakes, obligations, server, sweep
+from bench import central, client, handshakes, obligations, peers, server, stall, stored, sweep, workers
+from bench.bars import judged
+from bench.tables import show
+from tools import docs
 
-SECTIONS = ("store", "sweep", "obligations", "server", "client", "central")
 LATEST = Path(__file__).with_name("latest.json")
 CALLERS = {1: 400, 16: 4_000, 64: 12_000, 256: 12_000}
+FIGURES = ("calls", "resumed", "files", "opcodes")
+QUICK_STORED = 6_000
+WIDTH = 160
+
+
+class Run(msgspec.Struct, frozen=True):
+    """How one run is made."""
+
+    folder: Path
+    rounds: int
+    seconds: float
+    """Of each run of wrk."""
+    scale: int
+    """What amounts are divided by."""
+    stored: int
+    say: Callable[[str], None]
+
+
+def _store(run: Run) -> list[dict[str, float]]:
+    found = []
+    for callers, amount in CALLERS.items():
+        run.say(f"store: {callers} callers, {run.rounds} rounds")
+        rounds = handshakes.measure(run.folder, callers, max(callers, amount // run.scale), run.rounds)
+        found.append(handshakes.summary(callers, rounds))
+    return found
+
+
+def _trace(_run: Run) -> dict[str, dict[str, int]]:
+    command = [sys.executable, "-m", "tools.trace", "--json"]
+    walks = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)  # noqa: S603 - our own
+    return {name: {figure: walk[figure] for figure in FIGURES} for name, walk in walks.items()}
+
+
+SECTIONS: dict[str, Callable[[Run], Any]] = {
+    "server": lambda run: server.measure(run.folder, run.rounds, run.seconds, run.say),
+    "workers": lambda run: workers.measure(run.folder, run.rounds, run.seconds, run.say),
+    "stored": lambda run: stored.measure(run.folder, run.rounds, run.seconds, run.stored, run.say),
+    "sweep": lambda run: sweep.measure(run.folder, run.rounds, run.stored, run.say),
+    "store": _store,
+    "stall": lambda run: stall.measure(run.folder, run.rounds, run.seconds),
+    "trace": _trace,
+    "obligations": lambda run: obligations.measure(run.folder, run.rounds, run.scale),
+    "client": lambda run: client.measure(run.folder, run.rounds, run.scale),
+    "central": lambda run: central.measure(run.folder, run.rounds, run.scale),
+    "peers": lambda run: peers.measure(run.folder, run.rounds, run.seconds, run.say),
+}
+UNASKED = tuple(name for name in SECTIONS if name != "peers")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to take medians over (default: 5)")
+    parser.add_argument("--seconds", type=float, default=2, help="how long each load lasts (default: 2)")
+    parser.add_argument("--only", choices=SECTIONS, help="one section alone; the others' figures stay as they were")
+    parser.add_argument("--peers", action="store_true", help="measure other packages too; installs them in .venv/peers")
+    parser.add_argument("--quick", action="store_true", help="one short round, nothing written: does it still run?")
+    return parser.parse_args()
 
 
 def main() -> None:
-    """Run everything, or a quick look at it."""
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds to take medians over (default: 5)")
-    parser.add_argument("--only", choices=SECTIONS, help="one section alone; the others' figures stay as they were")
-    parser.add_argument("--quick", action="store_true", help="one short round, nothing written: does it still run?")
-    options = parser.parse_args()
-    rounds, scale = (1, 10) if options.quick else (options.rounds, 1)
-    sections = (options.only,) if options.only else SECTIONS
-    console = Console()
-    found: dict[str, Any] = {"machine": _machine(), "rounds": rounds}
+    """Run everything, one section, or a quick look at it."""
+    options, console = _options(), _console()
+    logging.getLogger("twophp").setLevel(logging.ERROR)  # That a key ring was made, and the like.
+    sections = (options.only,) if options.only else (*UNASKED, *(("peers",) if options.peers else ()))
+    before = json.loads(LATEST.read_text(encoding="utf-8")) if options.only and LATEST.exists() else {}
+    found: dict[str, Any] = {"machine": _machine(), "rounds": 1 if options.quick else options.rounds}
+    found["seconds_taken"], failed = before.get("seconds_taken", {}), []
     with tempfile.TemporaryDirectory(prefix="twophp-bench-", dir=".") as here:
+
+        def say(text: str) -> None:
+            console.print(text, style="dim", highlight=False)
+
         folder = Path(here).resolve()
-        if "store" in sections:
-            found["store"] = [_store(console, folder, callers, rounds, scale) for callers in CALLERS]
-        if "sweep" in sections:
-            console.print(f"sweep: {sweep.DUE:,} due among {sweep.FEW:,} and {sweep.MANY:,} stored", style="dim")
-            found["sweep"] = sweep.measure(folder, rounds)
-        if "obligations" in sections:
-            console.print(f"obligations: memory, {obligations.THREADS} threads, scan; {rounds} rounds", style="dim")
-            found["obligations"] = obligations.measure(folder, rounds, scale)
-        if "server" in sections:
-            console.print(f"server: {server.CONNECTIONS} connections and one, {rounds} rounds", style="dim")
-            found["server"] = server.measure(folder, rounds, seconds=1 if options.quick else 3)
-        if "client" in sections:
-            console.print(f"client: {client.CALLERS} callers, sync and async, {rounds} rounds", style="dim")
-            found["client"] = client.measure(folder, rounds, scale)
-        if "central" in sections:
-            console.print(f"central: ingest, and trees among {central.MANY // scale:,} rows", style="dim")
-            found["central"] = central.measure(folder, rounds, scale)
-    _show(console, found)
+        if options.quick:
+            run = Run(folder, rounds=1, seconds=0.5, scale=10, stored=QUICK_STORED, say=say)
+        else:
+            run = Run(folder, options.rounds, options.seconds, scale=1, stored=stored.STORED, say=say)
+        for section in sections:
+            say(f"{section}: {run.rounds} rounds")
+            began = time.monotonic()
+            try:
+                found[section] = SECTIONS[section](run)
+            except Exception:  # noqa: BLE001 - a section that fails does not cost the others' figures.
+                failed.append(section)
+                traceback.print_exc()
+            found["seconds_taken"][section] = round(time.monotonic() - began)
+    found["machine"]["load_after"] = os.getloadavg()
+    show(console, found)
+    took = {section: found["seconds_taken"][section] for section in sections}
+    each = ", ".join(f"{section} {seconds}" for section, seconds in took.items())
+    say(f"took {sum(took.values())} s ({each}); load before: {found['machine']['load_before'][0]:.1f}")
     if not options.quick:
-        before = json.loads(LATEST.read_text(encoding="utf-8")) if options.only and LATEST.exists() else {}
-        LATEST.write_text(json.dumps({**before, **found}, indent=2) + "\n", encoding="utf-8")
-        console.print(f"written: bench/{LATEST.name}", style="dim")
+        _write({**before, **found})
+        say(f"written: bench/{LATEST.name}")
+        docs.main()
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
-def _store(console: Console, folder: Path, callers: int, rounds: int, scale: int) -> dict[str, float]:
-    console.print(f"store: {callers} callers, {rounds} rounds", style="dim")
-    amount = max(callers, CALLERS[callers] // scale)
-    return handshakes.summary(callers, handshakes.measure(folder, callers, amount, rounds))
+def _console() -> Console:
+    """As wide as the bars need where nobody says how wide it is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
 
 
-def _machine() -> dict[str, str]:
-    return {"python": platform.python_version(), "sqlite": apsw.sqlite_lib_version(), "machine": platform.machine()}
+def _write(found: dict[str, Any]) -> None:
+    found["bars"] = [msgspec.to_builtins(verdict) for verdict in judged(found)]
+    LATEST.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-COLUMNS = {
-    "callers": ("callers", "{:.0f}"),
-    "per s": ("handshakes_per_second", "{:,.0f}"),
-    "p99 ms": ("p99_ms", "{:.1f}"),
-    "changes a commit": ("changes_per_commit", "{:.0f}"),
-    "x one each": ("ratio_to_one_transaction_each", "{:.1f}"),
-    "one each per s": ("one_transaction_each_per_second", "{:,.0f}"),
-    "x in thread": ("ratio_to_one_each_in_a_thread", "{:.1f}"),
-    "of ceiling": ("ratio_to_ceiling", "{:.2f}"),
-    "ceiling per s": ("ceiling_per_second", "{:,.0f}"),
-}
-
-
-def _show(console: Console, found: dict[str, Any]) -> None:
-    if "store" in found:
-        table = Table(title="register + confirm + settle, durable (SQLite, synchronous=FULL, sealed)")
-        for column in COLUMNS:
-            table.add_column(column, justify="right")
-        for row in found["store"]:
-            table.add_row(*(form.format(row[name]) for name, form in COLUMNS.values()))
-        console.print(table)
-    if "sweep" in found:
-        swept = found["sweep"]
-        console.print(
-            f"sweep of {swept['due']:,} due: {swept['seconds_among_1000'] * 1e3:.0f} ms among 1,000 stored, "
-            f"{swept['seconds_among_1000000'] * 1e3:.0f} ms among 1,000,000: ratio {swept['ratio']:.2f}; "
-            f"peak memory grew by {swept['peak_memory_growth_mib']:.0f} MiB"
-        )
-    if "obligations" in found:
-        _show_obligations(console, found["obligations"])
-    if "server" in found:
-        _show_server(console, found["server"])
-    if "client" in found:
-        _show_client(console, found["client"])
-    if "central" in found:
-        _show_central(console, found["central"])
-
-
-def _show_obligations(console: Console, found: dict[str, Any]) -> None:
-    memory, durable, scan = found["memory"], found["sqlite"], found["scan"]
-    console.print(
-        f"reserve + commit in memory: {memory['tracker_us']:.1f} µs, {memory['ratio_to_bare']:.1f} x two bare dict "
-        f"updates and an event, {memory['ratio']:.1f} x the same facts kept in dicts"
-    )
-    console.print(
-        f"reserve + commit on SQLite, {durable['threads']} threads: {durable['obligations_per_second']:,.0f} per s, "
-        f"{durable['changes_per_commit']:.0f} changes a commit; the disk syncs {durable['fdatasync_per_second']:,.0f} "
-        f"times per s: {durable['obligations_per_fdatasync']:.1f} obligations a sync"
-    )
-    console.print(
-        f"leak scan of {scan['overdue']:,} overdue: {scan['seconds_among_1000'] * 1e3:.0f} ms among 1,000 stored, "
-        f"{scan['seconds_among_1000000'] * 1e3:.0f} ms among 1,000,000: ratio {scan['ratio']:.2f}"
-    )
-
-
-def _show_server(console: Console, frameworks: dict[str, Any]) -> None:
-    table = Table(title="through the middleware, as a share of the bare application (64 connections)")
-    modes = {"handshake": "handshake", "auto": "auto-confirm", "callback": "with callback", "replay": "replay"}
-    for column in ("", "bare per s", *modes.values(), "untouched", "one handshake, alone"):
-        table.add_column(column, justify="right")
-    for name, figures in frameworks.items():
-        many, one = figures["connections_64"], figures["connections_1"]
-        ratios = [f"{many[f'{mode}_ratio']:.2f}" for mode in (*modes, "untouched")]
-        alone = f"{one['handshake_ms']:.1f} ms = {one['ratio']:.2f} x (2 trips + 3 fsyncs)"
-        table.add_row(name, f"{many['bare_per_second']:,.0f}", *ratios, alone)
-    console.print(table)
-
-
-def _show_client(console: Console, rows: list[dict[str, Any]]) -> None:
-    table = Table(title="through the client's transport, as a share of two plain POSTs and one fsync")
-    for column in ("", "callers", "plain per s", "ours per s", "ratio"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        figures = f"{row['plain_per_second']:,.0f}", f"{row['calls_per_second']:,.0f}", f"{row['ratio']:.2f}"
-        table.add_row(row["colour"], str(row["callers"]), *figures)
-    console.print(table)
-
-
-def _show_central(console: Console, databases: dict[str, Any]) -> None:
-    table = Table(title="rows into the central ledger, as a share of the raw limit")
-    for column in ("", "batch", "at once", "raw per s", "ours per s", "ratio", "sent again, x new"):
-        table.add_column(column, justify="right")
-    for name, figures in databases.items():
-        for row in figures["ingest"].values():
-            rates = f"{row['raw_per_second']:,.0f}", f"{row['rows_per_second']:,.0f}", f"{row['ratio']:.2f}"
-            size = f"{row['batch']:,}", str(row["at_once"])
-            table.add_row(name, *size, *rates, f"{row['sent_again_cost']:.2f}")
-    console.print(table)
-    for name, figures in databases.items():
-        few, many = figures["tree"]["among_few"], figures["tree"]["among_many"]
-        console.print(
-            f"{name}: a tree of 14 rows, p99 {few['p99_ms']:.2f} ms among {few['stored']:,}, "
-            f"{many['p99_ms']:.2f} ms among {many['stored']:,}: ratio {figures['tree']['p99_ratio']:.2f}; "
-            f"ingest there {many['ratio_at_the_end']:.2f} of raw"
-        )
+def _machine() -> dict[str, Any]:
+    facts = {"python": platform.python_version(), "sqlite": apsw.sqlite_lib_version(), "machine": platform.machine()}
+    return {**facts, "cores": os.cpu_count(), "load_before": os.getloadavg()}
 
 
 if __name__ == "__main__":

@@ -6,13 +6,10 @@ import os
 import ssl
 from typing import Any
 
-from fastapi import FastAPI
-from pydantic import BaseModel
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
+from bench.observed import observe
+from bench.orders import fastapi_orders, starlette_orders
 from twophp import Policy, anonymous
 from twophp.asgi import Outgoing, TwoPhaseMiddleware
 from twophp.asgi.messages import App, Receive, Scope, Send
@@ -22,41 +19,21 @@ from twophp.stores.clock import mint_uuid, system_clock
 from twophp.wire.emit import final_answer, phase_one_answer
 
 
-class Order(BaseModel):
-    """About three hundred bytes of JSON."""
-
-    sku: str
-    quantity: int
-    note: str
-
-
-async def order(request: Request) -> JSONResponse:
-    """The handler: parse, answer."""
-    body = await request.json()
-    return JSONResponse({"id": "42", "sku": body["sku"], "quantity": body["quantity"]}, status_code=201)
-
-
 def starlette_app() -> Starlette:
     """Starlette, bare."""
-    return Starlette(routes=[Route("/orders", order, methods=["POST"])])
+    return observe(starlette_orders())
 
 
-def fastapi_app() -> FastAPI:
+def fastapi_app() -> Starlette:
     """FastAPI, bare."""
-    app = FastAPI()
-
-    @app.post("/orders", status_code=201)
-    async def post_order(order: Order) -> dict[str, Any]:
-        return {"id": "42", "sku": order.sku, "quantity": order.quantity}
-
-    return app
+    return observe(fastapi_orders())
 
 
 def _wrapped(app: Any) -> Any:
     app.add_middleware(
         TwoPhaseMiddleware,
         service="orders",
-        store=os.environ["TWOPHP_BENCH_STORE"],
+        store=os.environ["BENCH_STORE"],
         identify=anonymous,
         policies=Policy.standard(),
         allow_insecure=True,
@@ -66,8 +43,10 @@ def _wrapped(app: Any) -> Any:
 
 
 def _to_the_receiver() -> Outgoing:
-    """Callbacks may go to loopback, where ``bench.receiver`` is, and trust its certificate."""
-    trusted = ssl.create_default_context(cafile=os.environ["TWOPHP_BENCH_RECEIVER"])
+    """Callbacks may go to loopback, where ``bench.receiver`` is if it runs, and trust its certificate."""
+    if not (pem := os.environ.get("BENCH_RECEIVER")):
+        return Outgoing()
+    trusted = ssl.create_default_context(cafile=pem)
     return Outgoing(rules=Rules(allow_insecure_loopback=True), ssl_context=trusted)
 
 

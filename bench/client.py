@@ -23,7 +23,7 @@ from statistics import median
 
 import httpx2
 
-from bench.server import serving
+from bench.processes import serving
 from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport
 from twophp.stores.clock import mint_uuid
 
@@ -135,9 +135,9 @@ async def _async_ours(url: str, path: Path, callers: int, calls: int) -> float:
 
 def measure(folder: Path, rounds: int, scale: int) -> list[dict[str, float | str]]:
     """Run the contenders in turn, ``rounds`` times; medians, and of ratios the median over the rounds."""
-    with serving("speaking", folder) as url:
+    with serving("speaking", folder / "none.db") as server:
         return [
-            _compared(f"{url}/orders", folder, colour, callers, rounds, max(callers, CALLS[callers] // scale))
+            _compared(f"{server.url}/orders", folder, colour, callers, rounds, max(callers, CALLS[callers] // scale))
             for colour in COLOURS
             for callers in CALLERS
         ]

@@ -44,7 +44,7 @@ def measure(folder: Path, rounds: int, scale: int) -> dict[str, Any]:
     return {
         "memory": _memory(rounds, PAIRS // scale),
         "sqlite": _sqlite(folder, rounds, DURABLE_PAIRS // scale),
-        "scan": _scan(folder, rounds),
+        "scan": _scan(folder, rounds, MANY // scale),
     }
 
 
@@ -179,9 +179,9 @@ async def _scanned(path: Path) -> float:
     return elapsed
 
 
-def _scan(folder: Path, rounds: int) -> dict[str, float]:
+def _scan(folder: Path, rounds: int, many_stored: int) -> dict[str, float]:
     few, many = folder / "few-obligations.db", folder / "many-obligations.db"
-    for path, stored in ((few, FEW), (many, MANY)):
+    for path, stored in ((few, FEW), (many, many_stored)):
         _fill(path, stored)
     took = []
     for number in range(rounds):

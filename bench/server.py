@@ -1,110 +1,156 @@
 """Handshakes per second through the middleware, as a share of the bare application's requests per second.
 
-wrk drives one uvicorn worker (uvloop, httptools) over keep-alive connections. Every variant runs once in each round,
-one after the other, and a ratio compares figures of one round. A handshake is two requests and counts once; what was
-refused does not count. Auto-confirm runs twice: without a callback, and with one that ``bench.receiver`` acknowledges.
+wrk drives one uvicorn worker (uvloop, httptools) over keep-alive connections. Two ways in: the middleware as plain
+ASGI, and behind ``uvicorn --http twophp.uvicorn:Protocol``. In each round every variant runs once, one after the
+other, each way in after a run of the bare application; a ratio compares two figures of one round. Beside the rates:
+
+``p99_ms``     at half the rate that this round found, from ``bench.paced``
+``cpu_us``     user and system time of the server's process, all threads, ÷ handshakes (or requests) of the same run
+``written``    ``write_bytes`` of /proc/PID/io ÷ handshakes: all that reaches the disk, log and checkpoints
+``log``        bytes written to the -wal file ÷ handshakes, counted in a server of its own (``bench.observed``)
+``gc``         the collector's pauses in the server under handshakes, over all rounds
+``alone``      one connection: a handshake against two bare round trips and three fsyncs of the same second
+``callback``   auto-confirm with a callback that ``bench.receiver`` acknowledges
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import re
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-import httpx
 import msgspec
 
-from bench.receiver import HOST, write_certificate
+from bench.observed import COUNT_LOG
+from bench.paced import Paced, paced
+from bench.processes import Server, receiving, serving
+from bench.wrk import Run, wrk
 
-LUA = Path(__file__).with_name("walk.lua")
 CONNECTIONS = 64
 FRAMEWORKS = ("starlette", "fastapi")
-REQUESTS_EACH = {"plain": 1, "handshake": 2, "auto": 1, "callback": 1, "replay": 1}
-OURS = ("handshake", "auto", "replay")
+WAYS_IN = {"asgi": "httptools", "uvicorn": "twophp.uvicorn:Protocol"}
+"""By name, what ``--http`` says."""
+OURS = ("handshake", "auto", "replay", "untouched")
 AFTERMATH_S = 3  # Callbacks are delivered behind the answers; the next round must not be paid with the last one's.
+FSYNCS = 200
+TINY = 0.999
+
+Say = Callable[[str], None]
+Figures = dict[str, Any]
 
 
-class Run(msgspec.Struct, frozen=True):
-    """One run of wrk."""
+class Measured(msgspec.Struct, frozen=True):
+    """One variant in one round: at full load, and at half of that."""
 
-    per_second: float
-    errors: int
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    full: Run
+    half: Paced
 
 
-@contextmanager
-def receiving(folder: Path) -> Iterator[str]:
-    """Somebody who takes callbacks, in a process of its own; yields where."""
-    pem, port = folder / "receiver.pem", _free_port()
-    write_certificate(pem)
-    os.environ["TWOPHP_BENCH_RECEIVER"] = str(pem)
-    process = subprocess.Popen([sys.executable, "-m", "bench.receiver", str(pem), str(port)])  # noqa: S603 - our own
-    try:
-        yield f"https://{HOST}:{port}/acknowledged"
-    finally:
-        process.terminate()
-        process.wait()
+class Round(msgspec.Struct, frozen=True):
+    """One way in, in one round."""
+
+    bare: Measured
+    ours: dict[str, Measured]
+    gc_ms: list[float]
+    log_bytes: float
+    alone: tuple[float, float, float]
+    called: tuple[Run, Run] | None
 
 
-@contextmanager
-def serving(factory: str, folder: Path) -> Iterator[str]:
-    """One uvicorn worker on a free port."""
-    port = _free_port()
-    command = [sys.executable, "-m", "uvicorn", f"bench.apps:{factory}", "--factory", "--port", str(port)]
-    command += ["--loop", "uvloop", "--http", "httptools", "--log-level", "error", "--no-access-log"]
-    environment = {**os.environ, "TWOPHP_BENCH_STORE": f"sqlite:///{folder / factory}.db"}
-    process = subprocess.Popen(command, env=environment)  # noqa: S603 - our own server
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_until_up(url, process)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
+class Servers(msgspec.Struct, frozen=True):
+    """What a framework's rounds are run on."""
+
+    bare: Server
+    ours: Server
+    counting: Server
+    receiver: str
 
 
-def _wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            httpx.get(url, timeout=1)
-        except httpx.TransportError:
-            time.sleep(0.05)
-        else:
-            return
-    raise RuntimeError("the server did not start")
+def ways_in(say: Say) -> dict[str, str]:
+    """Those that are here."""
+    if importlib.util.find_spec("twophp.uvicorn") is None:
+        say("server: no twophp.uvicorn here; its variant is skipped")
+        return {"asgi": WAYS_IN["asgi"]}
+    return WAYS_IN
 
 
-def wrk(url: str, mode: str, *, connections: int, seconds: int, run: str, callback: str = "") -> Run:
-    """One run; every answer that is not a 2xx is an error, and no part of the rate."""
-    command = ["wrk", f"-t{connections}", f"-c{connections}", f"-d{seconds}s", "-s", str(LUA), url]
-    environment = {**os.environ, "MODE": mode, "RUN": run, "CALLBACK": callback}
-    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    per_second = float(re.search(r"Requests/sec:\s+([\d.]+)", output)[1])  # type: ignore[index]
-    total = int(re.search(r"(\d+) requests in", output)[1])  # type: ignore[index]
-    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
-    errors = int(refused[1]) if refused else 0
-    return Run(per_second * (1 - errors / max(total, 1)) / REQUESTS_EACH[mode], errors)
+def measure(folder: Path, rounds: int, seconds: float, say: Say) -> Figures:
+    """All variants of both frameworks, in turn."""
+    ways = ways_in(say)
+    return {framework: _framework(framework, ways, folder, rounds, seconds, say) for framework in FRAMEWORKS}
 
 
-def _fsync_ms(folder: Path) -> float:
+def _framework(framework: str, ways: dict[str, str], folder: Path, rounds: int, seconds: float, say: Say) -> Figures:
+    found: dict[str, list[Round]] = {way: [] for way in ways}
+    with ExitStack() as stack:
+        receiver = stack.enter_context(receiving(folder))
+        bare = stack.enter_context(serving(f"{framework}_app", folder / "none.db"))
+        servers = {}
+        for way, http in ways.items():
+            name, here = f"{framework}_twophp", folder / f"{framework}-{way}"
+            ours = stack.enter_context(serving(name, here.with_suffix(".db"), http=http))
+            counting = serving(name, here.with_suffix(".log.db"), http=http, environment={COUNT_LOG: "1"})
+            servers[way] = Servers(bare, ours, stack.enter_context(counting), receiver)
+            wrk(ours, "handshake", connections=CONNECTIONS, seconds=1, run="warm")
+        wrk(bare, "plain", connections=CONNECTIONS, seconds=1, run="warm")
+        for number in range(rounds):
+            for way, these in servers.items():
+                say(f"server: {framework}, {way}, round {number + 1} of {rounds}")
+                found[way].append(_round(these, folder, f"{framework}-{number}", seconds, called=way == "asgi"))
+    return {way: _summary(these) for way, these in found.items()}
+
+
+def _round(servers: Servers, folder: Path, run: str, seconds: float, *, called: bool) -> Round:
+    bare = _measured(servers.bare, "plain", run, seconds)
+    servers.ours.observed()  # What was collected before is no part of this.
+    ours = {"handshake": _measured(servers.ours, "handshake", run, seconds)}
+    pauses = servers.ours.observed().gc_ms
+    for mode in ("auto", "replay"):
+        ours[mode] = _measured(servers.ours, mode, run, seconds)
+    ours["untouched"] = _measured(servers.ours, "plain", run, seconds)
+    alone = _alone(servers, f"{run}-one", folder)
+    log_bytes = _log_bytes(servers.counting, run)
+    return Round(bare, ours, pauses, log_bytes, alone, _called(servers, run, seconds) if called else None)
+
+
+def _measured(server: Server, mode: str, run: str, seconds: float) -> Measured:
+    full = wrk(server, mode, connections=CONNECTIONS, seconds=seconds, run=f"{run}-{mode}")
+    rate = max(full.per_second / 2, 1.0)
+    half = paced(server.url, mode, rate=rate, seconds=seconds, connections=CONNECTIONS, run=f"{run}-{mode}-half")
+    return Measured(full, half)
+
+
+def _called(servers: Servers, run: str, seconds: float) -> tuple[Run, Run]:
+    """Auto-confirm with a callback, against the bare application of the same minute."""
+    plain = wrk(servers.bare, "plain", connections=CONNECTIONS, seconds=seconds, run=run)
+    name, callback = f"{run}-called", servers.receiver
+    called = wrk(servers.ours, "callback", connections=CONNECTIONS, seconds=seconds, run=name, callback=callback)
+    time.sleep(min(AFTERMATH_S, 2 * seconds))
+    return plain, called
+
+
+def _log_bytes(server: Server, run: str) -> float:
+    before = server.observed().log_bytes
+    done = wrk(server, "handshake", connections=CONNECTIONS, seconds=1, run=f"{run}-log").done
+    return (server.observed().log_bytes - before) / done
+
+
+def _alone(servers: Servers, run: str, folder: Path) -> tuple[float, float, float]:
+    trip_ms = 1e3 / wrk(servers.bare, "plain", connections=1, seconds=1, run=run).per_second
+    handshake_ms = 1e3 / wrk(servers.ours, "handshake", connections=1, seconds=1, run=run).per_second
+    return trip_ms, handshake_ms, fsync_ms(folder)
+
+
+def fsync_ms(folder: Path) -> float:
     """What one durable append of a page costs here and now."""
     took = []
     with (folder / "fsync").open("ab", buffering=0) as file:
-        for _ in range(200):
+        for _ in range(FSYNCS):
             began = time.perf_counter()
             file.write(b"x" * 4096)
             os.fdatasync(file.fileno())
@@ -112,60 +158,40 @@ def _fsync_ms(folder: Path) -> float:
     return median(took) * 1e3
 
 
-def measure(folder: Path, rounds: int, seconds: int) -> dict[str, object]:
-    """All variants of both frameworks, in turn."""
-    return {framework: _framework(framework, folder, rounds, seconds) for framework in FRAMEWORKS}
+def _summary(rounds: list[Round]) -> Figures:
+    many: Figures = {
+        "bare_per_second": median(r.bare.full.per_second for r in rounds),
+        "bare_p99_ms": median(r.bare.half.p99_ms for r in rounds),
+    }
+    for mode in OURS:
+        many[f"{mode}_per_second"] = median(r.ours[mode].full.per_second for r in rounds)
+        many[f"{mode}_ratio"] = median(r.ours[mode].full.per_second / r.bare.full.per_second for r in rounds)
+        many[f"{mode}_p99_ms"] = median(r.ours[mode].half.p99_ms for r in rounds)
+        many[f"{mode}_errors"] = sum(r.ours[mode].full.errors + r.ours[mode].half.errors for r in rounds)
+    if called := [r.called for r in rounds if r.called is not None]:
+        many["callback_per_second"] = median(ours.per_second for _bare, ours in called)
+        many["callback_ratio"] = median(ours.per_second / bare.per_second for bare, ours in called)
+        many["callback_errors"] = sum(ours.errors for _bare, ours in called)
+    return {"connections_64": many, "connections_1": _latency([r.alone for r in rounds]), "cost": _cost(rounds)}
 
 
-def _framework(framework: str, folder: Path, rounds: int, seconds: int) -> dict[str, object]:
-    with (
-        receiving(folder) as receiver,
-        serving(f"{framework}_app", folder) as bare,
-        serving(f"{framework}_twophp", folder) as ours,
-    ):
-        for url, mode in ((bare, "plain"), (ours, "handshake")):
-            wrk(url, mode, connections=CONNECTIONS, seconds=1, run="warm")
-        many = [_round(bare, ours, f"{framework}-{number}", seconds) for number in range(rounds)]
-        one = [_alone(bare, ours, f"{framework}-one-{number}", folder) for number in range(rounds)]
-        called = [_called(bare, ours, receiver, f"{framework}-called-{number}", seconds) for number in range(rounds)]
+def _cost(rounds: list[Round]) -> Figures:
+    """What one handshake takes of the server's machine."""
+    runs = [(r.bare.full, r.ours["handshake"].full) for r in rounds]
+    pauses = sorted(pause for r in rounds for pause in r.gc_ms) or [0.0]
     return {
-        "connections_64": _summary(called, ("callback",)) | _summary(many, (*OURS, "untouched")),
-        "connections_1": _latency(one),
+        "bare_cpu_us": median(bare.cpu_us for bare, _ours in runs),
+        "handshake_cpu_us": median(ours.cpu_us for _bare, ours in runs),
+        "cpu_ratio": median(ours.cpu_us / bare.cpu_us for bare, ours in runs),
+        "log_bytes": median(r.log_bytes for r in rounds),
+        "written_bytes": median(ours.written_bytes for _bare, ours in runs),
+        "gc_pauses": len(pauses),
+        "gc_p999_ms": pauses[min(int(len(pauses) * TINY), len(pauses) - 1)],
+        "gc_max_ms": pauses[-1],
     }
 
 
-def _round(bare: str, ours: str, run: str, seconds: int) -> dict[str, Run]:
-    found = {"plain": wrk(bare, "plain", connections=CONNECTIONS, seconds=seconds, run=run)}
-    for mode in OURS:
-        found[mode] = wrk(ours, mode, connections=CONNECTIONS, seconds=seconds, run=f"{run}-{mode}")
-    found["untouched"] = wrk(ours, "plain", connections=CONNECTIONS, seconds=seconds, run=run)
-    return found
-
-
-def _called(bare: str, ours: str, receiver: str, run: str, seconds: int) -> dict[str, Run]:
-    """Auto-confirm with a callback, against the bare application of the same minute."""
-    plain = wrk(bare, "plain", connections=CONNECTIONS, seconds=seconds, run=run)
-    called = wrk(ours, "callback", connections=CONNECTIONS, seconds=seconds, run=run, callback=receiver)
-    time.sleep(AFTERMATH_S)
-    return {"plain": plain, "callback": called}
-
-
-def _summary(rounds: list[dict[str, Run]], modes: tuple[str, ...]) -> dict[str, float]:
-    figures: dict[str, float] = {"bare_per_second": median(r["plain"].per_second for r in rounds)}
-    for mode in modes:
-        figures[f"{mode}_per_second"] = median(r[mode].per_second for r in rounds)
-        figures[f"{mode}_ratio"] = median(r[mode].per_second / r["plain"].per_second for r in rounds)
-        figures[f"{mode}_errors"] = sum(r[mode].errors for r in rounds)
-    return figures
-
-
-def _alone(bare: str, ours: str, run: str, folder: Path) -> tuple[float, float, float]:
-    trip_ms = 1e3 / wrk(bare, "plain", connections=1, seconds=1, run=run).per_second
-    handshake_ms = 1e3 / wrk(ours, "handshake", connections=1, seconds=1, run=run).per_second
-    return trip_ms, handshake_ms, _fsync_ms(folder)
-
-
-def _latency(rounds: list[tuple[float, float, float]]) -> dict[str, float]:
+def _latency(rounds: list[tuple[float, float, float]]) -> Figures:
     return {
         "bare_round_trip_ms": median(trip for trip, _handshake, _fsync in rounds),
         "handshake_ms": median(handshake for _trip, handshake, _fsync in rounds),

@@ -1,4 +1,7 @@
-"""What a sweep costs when a thousand intents are due, among a thousand and among a million stored."""
+"""What a sweep costs when a thousand intents are due, among a thousand and among 1.2 million stored.
+
+All through the store itself. The clock stands still, so that what one round lets expire is not due again in the next.
+"""
 
 from __future__ import annotations
 
@@ -9,55 +12,54 @@ import time
 from pathlib import Path
 from statistics import median
 
-import apsw
+import msgspec
 
-from bench.handshakes import POLICY
-from twophp.core.entry import Writer
+from bench.handshakes import PAYLOAD, POLICY, new_commands
+from bench.server import Say
+from bench.stored import SERVICE, filled
 from twophp.core.intent import Intent
 from twophp.core.policy import Policy
+from twophp.core.records import Instant
 from twophp.engine.intents import Intents
+from twophp.engine.ledger import open_ledger
+from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
-from twophp.stores.vault import AesGcmVault, KeyRing
+from twophp.stores.urls import open_vault
 
 DUE = 1_000
 FEW = 1_000
-MANY = 1_000_000
-
-NOW = 1_800_000_000_000
-ENTRIES = Path(__file__).with_name("fill.sql")
-
-
-def _fill(path: Path, stored: int) -> None:
-    """A file with ``stored`` settled intents, written by one statement instead of a million handshakes."""
-    connection = apsw.Connection(str(path))
-    for statement in ENTRIES.read_text(encoding="utf-8").split("-- then\n"):
-        connection.execute(statement, {"stored": stored, "now": NOW})
-    connection.close()
-
-
-def _make_due(path: Path, first: int) -> None:
-    connection = apsw.Connection(str(path))
-    statement = ENTRIES.with_name("make_due.sql").read_text(encoding="utf-8")
-    connection.execute(statement, {"first": first, "due": DUE, "now": NOW})
-    connection.close()
+LATER_MS = 600_000  # After everything that was left open when the file was filled.
+OVERDUE_MS = 1_000
 
 
 def _standard(_intent: Intent) -> Policy:
     return POLICY
 
 
-async def _open_and_close(path: Path) -> None:
-    async with SQLiteStore(str(path), clock=lambda: NOW):
-        pass
+async def _sweep(intents: Intents, before: Instant) -> int:
+    done = 0
+    while decisions := await intents.sweep(_standard, "bench", before=before):
+        done += len(decisions)
+    return done
 
 
-async def _sweep(path: Path) -> float:
-    async with SQLiteStore(str(path), clock=lambda: NOW) as store:
-        intents = Intents(store, AesGcmVault(KeyRing.generate()), Writer(source="orders", service_ledger_id="bench"))
+async def _register_due(intents: Intents, now: Instant) -> None:
+    arrived_at = now - POLICY.ttl_ms - OVERDUE_MS
+    asked = [msgspec.structs.replace(new_commands().register, arrived_at=arrived_at) for _ in range(DUE)]
+    await asyncio.gather(*(intents.register(register, PAYLOAD, POLICY) for register in asked))
+
+
+async def _timed(path: Path, now: Instant) -> float:
+    vault = open_vault(f"sqlite:///{path}")
+    async with SQLiteStore(str(path), clock=lambda: now) as store:
+        ledger = await open_ledger(store, SERVICE, mint_uuid)
+        intents = Intents(store, vault, ledger)
+        await _sweep(intents, now)  # Whatever was left open before.
+        await _register_due(intents, now)
+    async with SQLiteStore(str(path), clock=lambda: now) as store:  # Anew: beside requests a sweep has to hold back.
+        intents = Intents(store, vault, ledger)
         began = time.perf_counter()
-        done = 0
-        while decisions := await intents.sweep(_standard, "bench", before=NOW):
-            done += len(decisions)
+        done = await _sweep(intents, now)
         elapsed = time.perf_counter() - began
     assert done == DUE, f"{done} swept instead of {DUE}"
     return elapsed
@@ -68,25 +70,24 @@ def _resident_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(folder: Path, rounds: int) -> dict[str, float]:
+def measure(folder: Path, rounds: int, stored: int, say: Say) -> dict[str, float]:
     """Sweep both files in turn; the ratio is taken inside each round."""
-    few, many = folder / "few.db", folder / "many.db"
-    for path, stored in ((few, FEW), (many, MANY)):
-        asyncio.run(_open_and_close(path))
-        _fill(path, stored)
+    few, many = filled(folder, FEW, say), filled(folder, stored, say)
+    now = system_clock() + LATER_MS
     took: list[tuple[float, float]] = []
     peak_before = 0.0
-    for number in range(rounds):
+    for _number in range(rounds):
         seconds = []
         for path in (few, many):
-            _make_due(path, 1 if path == few else 1 + number * DUE)
-            seconds.append(asyncio.run(_sweep(path)))
+            seconds.append(asyncio.run(_timed(path, now)))
             peak_before = peak_before or _resident_mib()
         took.append((seconds[0], seconds[1]))
     return {
         "due": DUE,
-        "seconds_among_1000": median(few for few, _many in took),
-        "seconds_among_1000000": median(many for _few, many in took),
+        "few": FEW,
+        "many": stored,
+        "seconds_among_few": median(few for few, _many in took),
+        "seconds_among_many": median(many for _few, many in took),
         "ratio": median(many / few for few, many in took),
         "peak_memory_growth_mib": _resident_mib() - peak_before,
     }

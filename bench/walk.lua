@@ -1,4 +1,4 @@
--- What wrk sends. MODE: plain, handshake, auto, callback (auto-confirm to CALLBACK) or replay.
+-- What wrk sends. MODE: plain, handshake, auto, callback (auto-confirm to CALLBACK), replay or keyed (an Idempotency-Key).
 -- wrk runs with one connection to a thread, and a thread has its own state here: requests and answers alternate.
 
 local mode = os.getenv("MODE")
@@ -35,6 +35,9 @@ request = function()
     return wrk.format("POST", "/orders/confirm", headers(), "")
   end
   fresh()
+  if mode == "keyed" then
+    return wrk.format("POST", "/orders", {["Content-Type"] = "application/json", ["Idempotency-Key"] = client}, body)
+  end
   local h = headers()
   if mode == "auto" or mode == "callback" then h["DTT-2PHP-Auto-Confirm"] = "true" end
   if mode == "callback" then h["DTT-2PHP-Callback"] = os.getenv("CALLBACK") end
