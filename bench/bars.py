@@ -137,13 +137,15 @@ def judged(found: dict[str, Any]) -> list[Verdict]:
     return verdicts
 
 
-HEAD = ("", "figure", "floor", "goal", "moonshot", "", "p99 at half the load")
+HEAD = ("", "figure", "floor", "goal", "moonshot", "verdict", "p99 at half the load")
 
 
 def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The bars as a table's cells."""
+    """The bars as a table's cells; those of a section that did not run are left out."""
     cells = []
     for bar, verdict in zip(BARS, judged(found), strict=True):
+        if bar.path[0] not in found:
+            continue
         sign = "≤ " if bar.at_most else "≥ "
         held = [
             sign + bar.form.format(bound) if bound is not None else "" for bound in (bar.floor, bar.goal, bar.moonshot)

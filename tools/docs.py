@@ -1,7 +1,7 @@
 """Write the generated pages again: ``make docs``.
 
-A page is a function without arguments that returns its text; `PAGES` says where each goes. A page depends on the
-code alone, so the same code always gives the same bytes and a test can compare them with what is committed.
+A page is a function without arguments that returns its text; `PAGES` says where each goes. A page depends on what is
+committed alone, code and bench/latest.json, so it always has the same bytes and a test can compare them.
 """
 
 from __future__ import annotations

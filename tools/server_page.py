@@ -1,12 +1,14 @@
-"""docs/server.md: prose from server_page.md beside this file, tables from the settings and codes themselves."""
+"""docs/server.md: prose from server_page.md beside this file, tables from the settings, codes and the last bench."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bench.bars import HEAD, rows
 from tools.diagrams import markdown
 from twophp.asgi.settings import Settings
 from twophp.core.policy import Policy
@@ -14,6 +16,7 @@ from twophp.engine.environment import SERVER, flag, names, number, whole
 from twophp.wire.problem import PROBLEMS
 
 PROSE = Path(__file__).with_name("server_page.md")
+LATEST = Path(__file__).parents[1] / "bench" / "latest.json"
 
 POLICY = {
     "ttl_ms": "how long an intent may be confirmed",
@@ -78,6 +81,7 @@ def server_page() -> str:
             ("Variable", "Setting", ""),
             ((f"`{name}`", f"`{one.setting}=`", READ[one.read]) for name, one in SERVER.items()),
         ),
+        "bars": markdown(HEAD, rows(json.loads(LATEST.read_text(encoding="utf-8")))),
         "settings": markdown(("Setting", "Default", ""), _described(SETTINGS, _defaults(Settings))),
     }
     text = PROSE.read_text(encoding="utf-8")
