@@ -29,6 +29,7 @@ LATEST = Path(__file__).with_name("latest.json")
 CALLERS = {1: 400, 16: 4_000, 64: 12_000, 256: 12_000}
 FIGURES = ("calls", "resumed", "files", "opcodes")
 QUICK_STORED = 6_000
+QUICK_FRAMEWORKS = ("starlette",)
 WIDTH = 160
 
 
@@ -43,6 +44,7 @@ class Run(msgspec.Struct, frozen=True):
     """What amounts are divided by."""
     stored: int
     say: Callable[[str], None]
+    frameworks: tuple[str, ...] = server.FRAMEWORKS
 
 
 def _store(run: Run) -> list[dict[str, float]]:
@@ -61,7 +63,7 @@ def _trace(_run: Run) -> dict[str, dict[str, int]]:
 
 
 SECTIONS: dict[str, Callable[[Run], Any]] = {
-    "server": lambda run: server.measure(run.folder, run.rounds, run.seconds, run.say),
+    "server": lambda run: server.measure(run.folder, run.rounds, run.seconds, run.say, run.frameworks),
     "workers": lambda run: workers.measure(run.folder, run.rounds, run.seconds, run.say),
     "stored": lambda run: stored.measure(run.folder, run.rounds, run.seconds, run.stored, run.say),
     "sweep": lambda run: sweep.measure(run.folder, run.rounds, run.stored, run.say),
@@ -101,7 +103,9 @@ def main() -> None:
 
         folder = Path(here).resolve()
         if options.quick:
-            run = Run(folder, rounds=1, seconds=0.5, scale=10, stored=QUICK_STORED, say=say)
+            run = Run(
+                folder, rounds=1, seconds=0.5, scale=10, stored=QUICK_STORED, say=say, frameworks=QUICK_FRAMEWORKS
+            )
         else:
             run = Run(folder, options.rounds, options.seconds, scale=1, stored=stored.STORED, say=say)
         for section in sections:

@@ -79,10 +79,10 @@ def ways_in(say: Say) -> dict[str, str]:
     return WAYS_IN
 
 
-def measure(folder: Path, rounds: int, seconds: float, say: Say) -> Figures:
-    """All variants of both frameworks, in turn."""
+def measure(folder: Path, rounds: int, seconds: float, say: Say, frameworks: tuple[str, ...] = FRAMEWORKS) -> Figures:
+    """All variants of the frameworks, in turn."""
     ways = ways_in(say)
-    return {framework: _framework(framework, ways, folder, rounds, seconds, say) for framework in FRAMEWORKS}
+    return {framework: _framework(framework, ways, folder, rounds, seconds, say) for framework in frameworks}
 
 
 def _framework(framework: str, ways: dict[str, str], folder: Path, rounds: int, seconds: float, say: Say) -> Figures:
