@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from tests.asgi.sockets import Listener, exchange
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
@@ -21,6 +22,8 @@ from twophp.engine.requests import Head
 from twophp.ports import Tail
 
 START_MS = 1_800_000_000_000
+through: type[asyncio.Protocol] | None = None
+"""The protocol of uvicorn's that requests go through, over a socket; None: they are made as calls."""
 CLIENT, SERVER = "DTT-2PHP-Client-Correlation-ID", "DTT-2PHP-Server-Correlation-ID"
 STATE, RESOURCE, MESSAGE = "DTT-2PHP-Phase-State", "DTT-2PHP-Resource-ID", "DTT-2PHP-Message"
 TTL, DEADLINE = "DTT-2PHP-TTL", "DTT-2PHP-PONR-Deadline"
@@ -216,6 +219,7 @@ class Service:
     headers: dict[str, str] = field(default_factory=dict)
     handlers_go_on: bool = False  # After they have answered; no request waits for that.
     calls: set[asyncio.Task[None]] = field(default_factory=set)  # Those that were answered and have not returned.
+    listener: Listener | None = None
 
     @property
     def server(self) -> Server:
@@ -224,6 +228,8 @@ class Service:
 
     async def send(self, scope: Scope, body: bytes | tuple[bytes, ...] = b"") -> Reply:
         """One request, until the call returns; or until it is answered, where a handler goes on after that."""
+        if through is not None:
+            return await self._send_over_a_socket(scope, body)
         exchange = Exchange(body)
         if not self.handlers_go_on:
             await self.app(scope, exchange.receive, exchange.send)
@@ -237,6 +243,12 @@ class Service:
         else:
             self.calls.add(call)
         return exchange.reply()
+
+    async def _send_over_a_socket(self, scope: Scope, body: bytes | tuple[bytes, ...]) -> Reply:
+        assert through is not None
+        self.listener = self.listener or Listener(self.app, through)
+        status, raw, answer = await exchange(self.listener, scope, body, self.calls if self.handlers_go_on else None)
+        return Reply(status, tuple(raw), answer)
 
     async def request(
         self,

@@ -37,7 +37,7 @@ class Shop:
         return self.http.post("/orders/confirm", headers=headers)
 
 
-@pytest.fixture(scope="module", params=["httptools", "h11"])
+@pytest.fixture(scope="module", params=["httptools", "h11", "twophp.uvicorn:Protocol"])
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """Uvicorn in a process of its own, on a socket that is open before it starts, so that nobody has to wait."""
     folder = tmp_path_factory.mktemp("shop")

@@ -148,6 +148,7 @@ async def test_forced_by_policy_a_plain_client_sees_no_change(behave: Any, store
 
 
 @pytest.mark.req("A-37", "P-11-a")
+@pytest.mark.asgi_only
 async def test_forced_by_policy_an_error_is_raised_as_it_was_and_recorded() -> None:
     async def breaks(_app: Orders, _seen: Seen, _send: Send) -> None:
         raise ZeroDivisionError("mine")

@@ -39,9 +39,15 @@ def options(folder: Path, **settings: Any) -> dict[str, Any]:
 class Served:
     """A server that is listening."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, server: AnnouncedServer, thread: threading.Thread) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
+        self.thread = thread
+        self._server = server
+
+    def stop(self) -> None:
+        """Tell it to end, as a signal would, and go on."""
+        self._server.should_exit = True
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
@@ -110,7 +116,7 @@ def served(app: Any, *, lifespan: str = "auto", **config: Any) -> Iterator[Serve
     try:
         assert server.start_has_ended.wait(PATIENCE_S), "the server is still starting"
         assert server.started, "the server did not start"
-        yield Served(listener.getsockname()[1])
+        yield Served(listener.getsockname()[1], server, thread)
     finally:
         server.should_exit = True
         thread.join(PATIENCE_S)

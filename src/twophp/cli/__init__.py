@@ -16,6 +16,7 @@ PLACES: Final = {
     "ledger": "twophp.cli.ledger",
     "obligations": "twophp.cli.obligations",
     "registrar": "twophp.cli.registrar",
+    "serve": "twophp.cli.serve",
 }
 
 

@@ -1,0 +1,263 @@
+"""A short-cut below ASGI, for uvicorn: two-phase requests are answered by the protocol that reads them.
+
+    uvicorn --http twophp.uvicorn:Protocol shop.main:app
+    twophp serve shop.main:app
+
+Phase 1, replays, refusals and status reads are the middleware's own answers, so they need no way through uvicorn's ASGI
+interface and the layers around the middleware. The application itself is called as ever, and so is everything that the
+protocol does not write by itself: an answer with a framing of its own, whatever raises, a connection that cannot be
+written to right now. Those are handed to all layers, and the middleware goes on where the short-cut left off.
+
+Layers that would be bypassed keep the server from starting (``bypassed_middleware``), unless it is told to bypass them:
+``TWOPHP_BYPASS_MIDDLEWARE=1``. Then Phase 1 and replays go without them, and what runs the application goes through.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from copy import copy
+from functools import partial
+from typing import Any, Final, NoReturn
+from weakref import WeakKeyDictionary
+
+from twophp.asgi.messages import WITHOUT_CONTENT, Answer, Receive, Scope, Send
+from twophp.asgi.middleware import GIVEN, Given
+from twophp.asgi.polling import READS
+from twophp.asgi.surrounding import Surrounding, name_of, surrounding_of
+from twophp.core.errors import ConfigError
+from twophp.core.intent import Mode
+from twophp.engine.current import take_over
+from twophp.engine.environment import flag_in
+from twophp.wire import fields
+from twophp.wire.parse import asks_for_status, opted_in
+
+NEEDS: Final = "twophp.uvicorn needs uvicorn 0.54 or newer and httptools: install twophp[serve]"
+
+try:
+    from uvicorn.config import STARTUP_FAILURE, Config
+    from uvicorn.middleware.message_logger import MessageLoggerMiddleware
+    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+    from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+    from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
+    from uvicorn.server import Server
+except ImportError as missing:
+    raise ConfigError(NEEDS, code="missing_extra") from missing
+if not hasattr(HttpToolsProtocol, "_start_asgi_task"):
+    raise ConfigError(NEEDS, code="missing_extra")
+
+log: Final = logging.getLogger("twophp.server")
+
+BYPASS_VARIABLE: Final = "TWOPHP_BYPASS_MIDDLEWARE"
+_FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
+_SERVER_ID: Final = fields.SERVER_CORRELATION_ID.key
+_AUTO_CONFIRM: Final = fields.AUTO_CONFIRM.key
+# What uvicorn lets out, of all lines at once: it looks at each name and each value by itself.
+_LINE: Final = rb"""[^\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]*: [^\x00-\x08\x0a-\x1f\x7f]*\r\n"""
+_WELL_FORMED: Final = re.compile(rb"(?:%b)*" % _LINE).fullmatch
+
+
+class ShortCut:
+    """What one loaded application lets the protocol answer by itself."""
+
+    def __init__(self, surrounding: Surrounding, *, has_bypassed: bool) -> None:
+        self._surrounding = surrounding
+        self.middleware = surrounding.middleware
+        self._has_bypassed = has_bypassed
+        self._proxies = [_alone(layer) for layer in surrounding.outer if type(layer) is ProxyHeadersMiddleware]
+        self._acts_on_origin = surrounding.acts_on_origin
+        # Uvicorn's own log of every ASGI message, at the level "trace": there is to be one for these requests, too.
+        self._is_logged = any(type(layer) is MessageLoggerMiddleware for layer in surrounding.outer)
+
+    def is_open(self) -> bool:
+        """Whether it may be used at all just now."""
+        return not (self._is_logged or self._surrounding.is_traced())
+
+    def takes(self, scope: Scope) -> bool:
+        """Whether a request is the middleware's to answer, and nobody else has to see it."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if not opted_in(headers) or (scope["method"] in READS and not asks_for_status(headers)):
+            return False
+        if self._acts_on_origin and any(name == b"origin" for name, _value in headers):
+            return False
+        return not self._has_bypassed or not self._may_run(scope)
+
+    def _may_run(self, scope: Scope) -> bool:
+        """Whether the application may be run for it, which needs what the bypassed layers do for the application."""
+        found = dict(scope["headers"])
+        if _AUTO_CONFIRM in found:
+            return True
+        if _SERVER_ID not in found or scope["method"] in READS:
+            return False
+        return not self.middleware.recalls(found[_SERVER_ID].decode("latin-1"))
+
+    async def answered(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+        """The middleware's answer to a scope as the layers around it would have handed it on."""
+        for proxy in self._proxies:
+            await proxy(scope, receive, send)  # type: ignore[arg-type] # Uvicorn's own types.
+        self._surrounding.note(scope)
+        return await self.middleware.answered(scope, receive)
+
+
+def _alone(proxy: ProxyHeadersMiddleware) -> ProxyHeadersMiddleware:
+    """The same rules about whom to trust, and nothing behind them: what is left is what they do to a scope."""
+    alone = copy(proxy)
+    alone.app = _nothing
+    return alone
+
+
+async def _nothing(_scope: Any, _receive: Any, _send: Any) -> None:
+    """An application that does nothing."""
+
+
+_short_cuts: Final[WeakKeyDictionary[Config, ShortCut]] = WeakKeyDictionary()
+
+
+def short_cut_of(config: Config) -> ShortCut:
+    """The short-cut for an application that is loaded; raises ConfigError where there can be none."""
+    if config not in _short_cuts:
+        _short_cuts[config] = _found(config.loaded_app)
+    return _short_cuts[config]
+
+
+def _found(app: Any) -> ShortCut:
+    surrounding = surrounding_of(app)
+    if surrounding is None:
+        message = (
+            "no TwoPhaseMiddleware stands in front of the application; add it with app.add_middleware(...), or wrap"
+            " the application. One inside a mount or behind a router is not reached by the short-cut:"
+            " serve it with --http httptools"
+        )
+        raise ConfigError(message, code="no_middleware")
+    handled = (ProxyHeadersMiddleware, MessageLoggerMiddleware)
+    bypassed = [name_of(layer) for layer in surrounding.bypassed() if type(layer) not in handled]
+    if bypassed:
+        if not flag_in(os.environ, BYPASS_VARIABLE):
+            message = (
+                f"the short-cut would bypass what stands around TwoPhaseMiddleware: {', '.join(bypassed)}. Put it"
+                " behind the middleware (what is added last is outermost), serve with --http httptools, or, if"
+                f" Phase 1 and replays may go without it, say --bypass-middleware or {BYPASS_VARIABLE}=1"
+            )
+            raise ConfigError(message, code="bypassed_middleware")
+        log.warning("Phase 1 and replays are answered without %s", ", ".join(bypassed))
+    return ShortCut(surrounding, has_bypassed=bool(bypassed))
+
+
+class Protocol(HttpToolsProtocol):
+    """Uvicorn's protocol, with the short-cut. Reading, pipelines, time limits and drain are uvicorn's own."""
+
+    def __init__(self, config: Config, *args: Any, **more: Any) -> None:
+        super().__init__(config, *args, **more)
+        short_cut = short_cut_of(config)
+        self._short_cut = short_cut if short_cut.is_open() else None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Begin to answer a request. What ``limit_concurrency`` refuses has another application."""
+        scope: Any = cycle.scope
+        if app is self.app and self._short_cut is not None and self._short_cut.takes(scope):
+            app = partial(self._answer, self._short_cut, cycle)
+        super()._start_asgi_task(cycle, app)
+
+    async def _answer(
+        self, short_cut: ShortCut, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            answer = await short_cut.answered(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - Raised again, where the layers around the middleware see it.
+            given: Given = partial(_raise, error)
+        else:
+            if answer is not None and self._says(answer, cycle):
+                return
+            given = partial(_same, answer)
+        scope[GIVEN] = given
+        await self.app(scope, receive, send)
+
+    def _says(self, answer: Answer, cycle: RequestResponseCycle) -> bool:
+        """Send it, if it is one of the usual ones: to a client that reads, all at once, with a plain length."""
+        if cycle.disconnected:
+            return True
+        run = answer.run
+        if run is not None:
+            if not run.is_over or (run.raised is not None and run.intent.mode is Mode.TRANSPARENT):
+                return False
+            take_over(run.context)  # For whoever writes the log.
+        if cycle.flow.write_paused or cycle.scope["method"] == "HEAD":
+            return False
+        head = _head(answer, cycle)
+        if head is None:
+            return False
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        if cycle.access_log:
+            _log_access(cycle, answer.status)
+        self.transport.write(head + answer.body)
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
+
+
+def _head(answer: Answer, cycle: RequestResponseCycle) -> bytes | None:
+    """The head of an answer as uvicorn writes it, or None if uvicorn is to have a look at its framing."""
+    if answer.status in WITHOUT_CONTENT:
+        return None
+    length: bytes | None = None
+    lines: list[bytes] = []
+    for name, value in (*cycle.default_headers, *answer.headers):
+        key = name.lower()
+        if key in _FRAMING:
+            if key != b"content-length" or length is not None:
+                return None
+            length = value
+        lines += (key, b": ", value, b"\r\n")
+    size = b"%d" % len(answer.body)
+    if length is None and not answer.framed:
+        lines += (b"content-length: ", size, b"\r\n")
+    elif length != size:
+        return None
+    if not cycle.keep_alive:
+        lines.append(b"connection: close\r\n")
+    head = b"".join(lines)
+    return b"%b%b\r\n" % (STATUS_LINE[answer.status], head) if _WELL_FORMED(head) else None
+
+
+def _log_access(cycle: RequestResponseCycle, status: int) -> None:
+    scope = cycle.scope
+    cycle.access_logger.info(
+        '%s - "%s %s HTTP/%s" %d',
+        get_client_addr(scope),
+        scope["method"],
+        get_path_with_query_string(scope),
+        scope["http_version"],
+        status,
+    )
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _same(answer: Answer | None) -> Answer | None:
+    return answer
+
+
+_startup: Final = Server.startup
+
+
+async def _checked_startup(self: Server, sockets: Any = None) -> None:
+    """Uvicorn makes a protocol for the first time when somebody connects; what is refused has to be refused before."""
+    kind: object = self.config.http_protocol_class
+    if isinstance(kind, type) and issubclass(kind, Protocol):
+        try:
+            short_cut_of(self.config)
+        except ConfigError as error:
+            log.critical("error[%s]: %s", error.code, error)
+            sys.exit(STARTUP_FAILURE)
+    await _startup(self, sockets)
+
+
+Server.startup = _checked_startup  # type: ignore[method-assign]
