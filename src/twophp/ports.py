@@ -1,10 +1,8 @@
 """What the engine needs from the outside, as protocols: a store, a vault, a clock, ids.
 
-The store has one verb that writes. ``transact`` reads the records under ``keys``, lets ``decide`` look at them, and
+The store has one verb that writes. ``transact`` reads the records that a command names, lets it decide about them, and
 makes everything the decision says durable in one atomic step, or nothing. There is no other way to change a record,
 so there is no check-then-set race to get wrong. A refusal is simply a change that writes nothing.
-
-``decide`` must be pure: a store may call it again when a batch has to be redone.
 """
 
 from __future__ import annotations
@@ -97,6 +95,25 @@ Then: TypeAlias = Callable[[Any, Exception | None], None]
 """Called with the answer and None once the change is durable, or with None and the error."""
 
 
+class Command(Protocol):
+    """What a caller asks a store for, as a value: the records it reads, and what it decides about them."""
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """The records it reads."""
+        ...
+
+    @property
+    def admission(self) -> Admission:
+        """How it is let into the store's queue."""
+        ...
+
+    @property
+    def decide(self) -> Decide:
+        """What changes, and what to answer. Pure: a store may ask again when a batch has to be redone."""
+        ...
+
+
 class JournalLine(msgspec.Struct, frozen=True):
     """A journal event with its place in the chain."""
 
@@ -169,8 +186,8 @@ class Store(Protocol):
         """How far the machine's clock is ahead of ``now``: not 0 once somebody has set it. For what others judge."""
         ...
 
-    def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Awaitable[Any]:
-        """Read ``keys``, decide, write, flush; return the change's ``answer``. All or nothing.
+    def transact(self, command: Command) -> Awaitable[Any]:
+        """Read the command's keys, decide, write, flush; return the change's ``answer``. All or nothing.
 
         Changes of one admission are made in the order in which they came.
         Raises StoreUnavailable when nothing was written and CommitUnknown when nobody can tell. What ``decide``
@@ -178,13 +195,20 @@ class Store(Protocol):
         """
         ...
 
-    def submit(self, keys: Sequence[Key], decide: Decide, then: Then, admission: Admission = "accepted") -> None:
+    def submit(self, command: Command, then: Then) -> None:
         """As ``transact``, for a caller that wants a callback and no future: it spares a wake-up of the loop.
 
         ``then(answer, error)`` is called once: by the flush itself, on the event loop, right after the change is
         durable (or has failed), in the order of the changes, and in no request's context. It must not block, and may
         submit more. What it raises is logged and harms nobody else. A change that is refused at once
         (StoreOverloaded, StorePoisoned, a closed store) is raised here, and ``then`` is never called.
+        """
+        ...
+
+    async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """The records under these keys, or None, as they are durable at one moment. Waits for no change.
+
+        Raises StorePoisoned while nobody can tell what is durable.
         """
         ...
 

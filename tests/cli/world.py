@@ -19,6 +19,7 @@ from twophp.core.phase import Confirm, Register, Settle
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
 from twophp.engine.ledger import open_ledger
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Put, Records
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
@@ -135,7 +136,7 @@ class Participant:
             entry = client_entry(decision.call, self.writer)
             return Change(answer=None, puts=(Put(record=decision.call, entry=entry, journal=decision.steps),))
 
-        await self.store.transact((key,), note)
+        await self.store.transact(Asked((key,), note))
 
 
 @asynccontextmanager

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
 from twophp.asgi.server import Server
-from twophp.core.records import Key
-from twophp.ports import Admission, Change, Decide, Records
+from twophp.kernel.commands import Asked
+from twophp.ports import Change, Command, Records
 from twophp.stores.sqlite import SQLiteStore
 
 STEPS: Final = ("register", "confirm", "settle", "sweep")
@@ -77,14 +77,14 @@ class Fate:
     def _transacting(self, transact: Call) -> Call:
         """Others commit too, the outbox for one: a transaction is known by the decisions that were made in it."""
 
-        async def transacting(keys: Sequence[Key], decide: Decide, admission: Admission) -> Any:
+        async def transacting(command: Command) -> Any:
             step = _step.get()
 
             def deciding(records: Records) -> Change:
                 self._in_batch.add(step)
-                return decide(records)
+                return command.decide(records)
 
-            return await transact(keys, deciding, admission)
+            return await transact(Asked(command.keys, deciding, command.admission))
 
         return transacting
 

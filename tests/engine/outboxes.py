@@ -17,6 +17,7 @@ from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_letter
 from twophp.engine.intents import Intents
 from twophp.engine.outbox import Deliver, Delivery, Letter, Outbox, Owing
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Store
 from twophp.stores.memory import MemoryStore
 from twophp.stores.testing.scene import T0, HandClock
@@ -82,11 +83,11 @@ class Desk:
         """Jobs that nobody has started."""
         letters = [callback_letter(name, "https://hooks.example.com/", b"{}") for name in names]
         puts = tuple(self.outbox.put_for(letter, self.clock.now) for letter in letters)
-        await self.store.transact((), lambda _records: Change(answer=None, puts=puts))
+        await self.store.transact(Asked((), lambda _records: Change(answer=None, puts=puts)))
 
     async def job(self, name: str = "server-1") -> Job:
         key = by_job_id(f"{name}/callback")
-        job = await self.store.transact((key,), lambda records: Change(answer=records.get(key)))
+        job = await self.store.transact(Asked((key,), lambda records: Change(answer=records.get(key))))
         assert isinstance(job, Job)
         return job
 

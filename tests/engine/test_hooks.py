@@ -29,6 +29,7 @@ from twophp.engine.hooks import HOOKS, Hooks, PhaseEvent, hook_deliverer
 from twophp.engine.intents import Intents
 from twophp.engine.outbox import Outbox
 from twophp.engine.webhooks import Secret, verify
+from twophp.kernel.commands import Asked
 from twophp.ports import Change
 from twophp.stores.memory import MemoryStore
 from twophp.stores.testing.scene import T0, HandClock
@@ -86,12 +87,12 @@ class Service:
 
     async def jobs(self) -> list[Job]:
         keys = await self.store.due(JOB, self.clock.now * 2, 1000)
-        found = await self.store.transact(keys, lambda records: Change(answer=[records.get(key) for key in keys]))
+        found = await self.store.read(keys)
         return sorted(found, key=lambda job: str(job.job_id))
 
     async def job(self, job_id: str) -> Job:
         key = by_job_id(job_id)
-        job = await self.store.transact((key,), lambda records: Change(answer=records.get(key)))
+        job = await self.store.transact(Asked((key,), lambda records: Change(answer=records.get(key))))
         assert isinstance(job, Job)
         return job
 

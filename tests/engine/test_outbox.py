@@ -20,6 +20,7 @@ from twophp.core.identity import seal_context
 from twophp.core.job import DEFAULT_TRIES, JOB, State, by_job_id
 from twophp.engine.callbacks import Call, callback_letter
 from twophp.engine.outbox import Delivery, Outbox, code_of, spread
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Find, Put
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite import SQLiteStore, rotate
@@ -292,7 +293,7 @@ async def test_a_payload_that_was_tampered_with_is_not_delivered() -> None:
         moved = msgspec.structs.replace(job, version=job.version + 1)
         return Change(answer=None, puts=(Put(record=moved, seals={"payload": stolen}),))
 
-    await desk.store.transact((second,), swap)
+    await desk.store.transact(Asked((second,), swap))
     await desk.outbox.visit()
     await desk.idle()
     assert receiver.ids == ["server-1/callback"]

@@ -17,6 +17,7 @@ from twophp.engine.effects import letter_for
 from twophp.engine.hooks import Hooks
 from twophp.engine.intents import Intents
 from twophp.engine.outbox import Letter
+from twophp.kernel.commands import Asked
 from twophp.ports import Change
 from twophp.stores.memory import MemoryStore
 from twophp.stores.testing.scene import HandClock
@@ -141,7 +142,7 @@ async def test_what_an_obligation_owes_is_told_with_the_ids_of_its_intent(
     await desk.intents.register(registration(), b"payload", POLICY)
     settled = Obligation("o-1", "publish", "k", "t-1", intent, desk.clock.now, 30_000, State.COMMITTED)
     put = desk.outbox.put_for(letter_for(settled, b""), desk.clock.now)
-    await desk.store.transact((), lambda _records: Change(answer=None, puts=(put,)))
+    await desk.store.transact(Asked((), lambda _records: Change(answer=None, puts=(put,))))
     receiver.errors = [RuntimeError("no")]
     await desk.deliver_due()
     assert told(caplog) == [("job o-1/effect: attempt 1 failed: error", about)]

@@ -22,7 +22,6 @@ from twophp.core.intent import Intent, Mode, by_logical_key
 from twophp.core.phase import Confirm, Decision, Register, Settle
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
-from twophp.ports import Change
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.sql import migrations
@@ -111,7 +110,7 @@ class Victim:
             say("poisoned", step)
         await self._store.reopen()
         key = by_logical_key("alice", "client-1")
-        intent = await self._store.transact((key,), lambda records: Change(answer=records.get(key)))
+        (intent,) = await self._store.read((key,))
         say("found", step, 0 if intent is None else intent.version)
         if self._when_unknown == "look":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -18,6 +18,7 @@ from twophp.core.intent import Intent, Mode, Phase, by_pair
 from twophp.core.machine import Goto, Replay
 from twophp.core.phase import Decision, Settle
 from twophp.core.quota import EXCEEDED, Quota, by_principal
+from twophp.kernel.commands import Asked
 from twophp.ports import Change
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.sql import migrations
@@ -258,7 +259,7 @@ def test_a_count_that_somebody_deleted_stops_nobody(play: Play) -> None:
         service = stage.service(Quota(open_intents=5))
         running = made(await service.confirm(made(await service.register("1"))))
         key = by_principal("alice")
-        await stage.store.transact((key,), lambda _records: Change(answer=None, drops=(key,)))
+        await stage.store.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
         assert made(await service.settle(running)).phase is Phase.COMMITTED
 
     play(scene)

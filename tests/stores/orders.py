@@ -13,6 +13,7 @@ from twophp.core.phase import Confirm, Decision, Register, Settle
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
 from twophp.engine.ledger import open_ledger
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Vault
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
@@ -94,7 +95,7 @@ def response_of(n: int) -> bytes:
 async def find(store: SQLiteStore, n: int) -> Intent:
     """Read one order as it is."""
     key = by_pair(f"c{n}", f"s{n}")
-    intent = await store.transact((key,), lambda records: Change(answer=records.get(key)))
+    intent = await store.transact(Asked((key,), lambda records: Change(answer=records.get(key))))
     assert isinstance(intent, Intent)
     return intent
 

@@ -11,7 +11,8 @@ import pytest
 from twophp.core.errors import StoreOverloaded
 from twophp.core.records import JournalEvent
 from twophp.kernel.admission import BITE, NEW_SHARE, QUIET_S, Queue
-from twophp.kernel.apply import Asked, Job
+from twophp.kernel.apply import Job
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Decide
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.flow import Flow
@@ -140,10 +141,10 @@ async def test_the_background_waits_behind_requests_in_a_real_store_and_is_finis
         yield from real(jobs)
 
     store._writer.write = taking_a_second  # type: ignore[method-assign]
-    await store.transact((), saying("first"))
-    waiting = [store.transact((), saying("background"), "background") for _ in range(10 * BITE)]
+    await store.transact(Asked((), saying("first")))
+    waiting = [store.transact(Asked((), saying("background"), "background")) for _ in range(10 * BITE)]
     for _ in range(45):
-        await store.transact((), saying("request"))
+        await store.transact(Asked((), saying("request")))
     lines = await said(store)
     assert lines.count("request") == 45
     assert lines.count("background") == BITE  # 45 ms of requests are half of what the next bite waits for.
@@ -159,14 +160,14 @@ async def test_accepted_changes_find_room_while_another_process_holds_the_lock(t
     async with SQLiteStore(path, capacity=4) as store:
         other = apsw.Connection(path)
         other.execute("BEGIN IMMEDIATE")
-        held = [store.transact((), saying("new"), "new")]
+        held = [store.transact(Asked((), saying("new"), "new"))]
         for _turn in range(1_000):  # By then the writer has taken the first one and waits for the lock with it.
             await asyncio.sleep(0)
         assert store.load().waiting == 0
-        held += [store.transact((), saying("new"), "new") for _ in range(4)]
+        held += [store.transact(Asked((), saying("new"), "new")) for _ in range(4)]
         with pytest.raises(StoreOverloaded):
-            await store.transact((), saying("refused"), "new")
-        held.append(store.transact((), saying("accepted")))
+            await store.transact(Asked((), saying("refused"), "new"))
+        held.append(store.transact(Asked((), saying("accepted"))))
         other.execute("ROLLBACK")
         await asyncio.gather(*held)
         assert await said(store) == ["new", "accepted", "new", "new", "new", "new"]

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from twophp.core.errors import StoreUnavailable
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Tail
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite import store as module
@@ -87,7 +88,7 @@ async def test_whoever_closes_while_another_reopens_closes_for_good(tmp_path: Pa
     open_before = len(apsw.connections())
     other = apsw.Connection(store.path)
     other.execute("BEGIN IMMEDIATE")
-    writing = store.transact((), lambda _records: Change(answer="written"))
+    writing = store.transact(Asked((), lambda _records: Change(answer="written")))
     both = asyncio.gather(store.reopen(), store.close(), return_exceptions=True)
     for _turn in range(3):
         await asyncio.sleep(0)  # By now both wait for the writer, and the writer for the lock.

@@ -18,6 +18,7 @@ import pytest
 from twophp.core.errors import (
     ConfigError,
     ConstraintViolation,
+    RecordTampered,
     SchemaMismatch,
     StoreError,
     StoreOverloaded,
@@ -25,6 +26,7 @@ from twophp.core.errors import (
 )
 from twophp.core.intent import Intent
 from twophp.core.obligation import by_flow_and_key
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Find, Statement
 from twophp.stores.sqlite import SQLiteStore, connection, known, writer
 from twophp.stores.sqlite.sql import migrations
@@ -202,12 +204,32 @@ async def test_a_batch_has_a_limit(path: str) -> None:
         assert seen["COMMIT"] == 4
 
 
-async def test_a_refusal_costs_no_commit(store: SQLiteStore) -> None:
+async def test_a_refusal_costs_no_commit_and_a_look_no_lock(store: SQLiteStore) -> None:
     intent = await register(store)
     seen = count_commits(store)
     await register(store)
+    assert (seen["COMMIT"], seen["BEGIN"]) == (0, 1)
     assert await scene.read(store, scene.pair_of(intent)) == intent
-    assert (seen["COMMIT"], seen["BEGIN"]) == (0, 2)
+    assert (seen["COMMIT"], seen["BEGIN"]) == (0, 1)
+
+
+async def test_a_look_waits_for_nobody_who_writes(store: SQLiteStore) -> None:
+    """Another handle holds the write lock for as long as it likes."""
+    intent = await register(store)
+    other = apsw.Connection(store.path)
+    other.execute("BEGIN IMMEDIATE; UPDATE intent SET version = 99")
+    assert await scene.read(store, scene.pair_of(intent)) == intent
+    other.execute("ROLLBACK")
+    other.close()
+
+
+async def test_a_look_refuses_a_record_that_was_set_back_by_hand(store: SQLiteStore) -> None:
+    intent = await scene.confirm(store, await register(store))
+    other = apsw.Connection(store.path)
+    other.execute("UPDATE intent SET phase = 'WAITING_CONFIRM'")
+    other.close()
+    with pytest.raises(RecordTampered):
+        await scene.read(store, scene.pair_of(intent))
 
 
 @pytest.mark.parametrize(("is_known", "savepoints"), [(True, 0), (False, 21)])
@@ -261,9 +283,9 @@ async def test_statements_are_part_of_the_change(store: SQLiteStore) -> None:
         return Change(answer=None, puts=(put,), statements=(statement,))
 
     with pytest.raises(StoreError):
-        await store.transact((), lambda _records: change(1, 99))
+        await store.transact(Asked((), lambda _records: change(1, 99)))
     assert await store.entries(Find("server-9")) == []
-    await store.transact((), lambda _records: change(1, 2))
+    await store.transact(Asked((), lambda _records: change(1, 2)))
     assert len(await store.entries(Find("server-9"))) == 1
     assert store._connection.execute("SELECT sum(x) FROM mine").get == 3
 
@@ -280,14 +302,14 @@ async def test_statements_that_return_rows_are_run_to_their_end(
 ) -> None:
     store._connection.execute("CREATE TABLE mine (x)")
     change = Change(answer=None, statements=(Statement(sql=sql, rows=rows),))
-    await store.transact((), lambda _records: change)
+    await store.transact(Asked((), lambda _records: change))
     assert store._connection.execute("SELECT sum(x) FROM mine").get == 6
 
 
 async def test_a_statement_that_is_no_sql_harms_nobody(store: SQLiteStore) -> None:
     nonsense = Change(answer=None, statements=(Statement(sql="nonsense", rows=[()]),))
     outcomes = await asyncio.gather(
-        register(store), store.transact((), lambda _records: nonsense), return_exceptions=True
+        register(store), store.transact(Asked((), lambda _records: nonsense)), return_exceptions=True
     )
     assert [type(outcome) for outcome in outcomes] == [Intent, StoreError]
 

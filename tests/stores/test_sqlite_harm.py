@@ -16,6 +16,7 @@ from tests.stores.orders import LEDGER_ID
 from twophp.core.errors import ConstraintViolation, StoreError
 from twophp.core.intent import Intent, by_logical_key
 from twophp.engine.ledger import open_ledger
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Put, Statement
 from twophp.stores.sqlite import SQLiteStore, known
 from twophp.stores.sqlite.commit_place import CommitPlace
@@ -72,7 +73,7 @@ async def test_a_statement_harms_nobody_else(store: SQLiteStore, bad: str, how: 
     change = msgspec.structs.replace(Change(answer=None), **{how: (Statement(sql=bad, rows=[()]),)})
     outcomes = await asyncio.gather(
         *(register(store, str(number)) for number in range(3)),
-        store.transact((), lambda _records: change),
+        store.transact(Asked((), lambda _records: change)),
         *(register(store, str(number)) for number in range(3, 6)),
         return_exceptions=True,
     )
@@ -87,9 +88,9 @@ async def test_two_that_end_the_transaction_cost_the_others_two_more_rounds(stor
     thirteen = Change(answer=None, statements=(Statement(sql="INSERT INTO mine (id) VALUES (?)", rows=[(13,)]),))
     outcomes = await asyncio.gather(
         register(store, "1"),
-        store.transact((), lambda _records: thirteen),
+        store.transact(Asked((), lambda _records: thirteen)),
         register(store, "2"),
-        store.transact((), lambda _records: thirteen),
+        store.transact(Asked((), lambda _records: thirteen)),
         register(store, "3"),
         return_exceptions=True,
     )
@@ -103,7 +104,7 @@ async def test_a_reference_that_is_met_in_time_is_no_fault(store: SQLiteStore) -
         Statement(sql="INSERT INTO mine (id, customer) VALUES (1, 5)", rows=[()]),
         Statement(sql="INSERT INTO customer VALUES (5)", rows=[()]),
     )
-    await store.transact((), lambda _records: Change(answer=None, statements=both))
+    await store.transact(Asked((), lambda _records: Change(answer=None, statements=both)))
     assert store._connection.execute("SELECT count(*) FROM mine").get == 1
 
 
@@ -215,5 +216,5 @@ async def test_an_update_of_what_is_not_there_is_refused(store: SQLiteStore) -> 
     newer = replace(intent, version=2)
     with pytest.raises(StoreError):
         await store.transact(
-            (scene.pair_of(intent),), lambda _records: Change(answer="done", puts=(Put(record=newer),))
+            Asked((scene.pair_of(intent),), lambda _records: Change(answer="done", puts=(Put(record=newer),)))
         )

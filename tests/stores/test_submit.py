@@ -13,6 +13,7 @@ import pytest
 
 from twophp.core.errors import StoreOverloaded, StorePoisoned, StoreUnavailable
 from twophp.core.records import JournalEvent
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Decide, Records, Store
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite import SQLiteStore
@@ -51,7 +52,7 @@ async def test_a_callback_hears_the_answer_after_it_is_durable_and_not_before_su
         told.append((answer, error))
         over.set()
 
-    store.submit((), saying("one"), then)
+    store.submit(Asked((), saying("one")), then)
     assert told == []
     await over.wait()
     assert told == [("one", None)]
@@ -61,8 +62,8 @@ async def test_a_callback_hears_the_answer_after_it_is_durable_and_not_before_su
 async def test_callbacks_and_futures_are_told_in_the_order_of_their_changes(store: Store) -> None:
     order: list[str] = []
     for name in ("one", "two", "three"):
-        store.submit((), saying(name), lambda answer, _error: order.append(answer))
-    assert await store.transact((), saying("four")) == "four"
+        store.submit(Asked((), saying(name)), lambda answer, _error: order.append(answer))
+    assert await store.transact(Asked((), saying("four"))) == "four"
     await asyncio.sleep(0)  # The memory store answers its callbacks in the next turn of the loop.
     assert order == ["one", "two", "three"]
     assert await said(store) == ["one", "two", "three", "four"]
@@ -75,10 +76,10 @@ async def test_a_callback_that_raises_harms_nobody(store: Store, caplog: pytest.
         raise ValueError("mine")
 
     with caplog.at_level(logging.ERROR):
-        store.submit((), saying("one"), broken)
-        store.submit((), saying("two"), lambda answer, _error: order.append(answer))
-        assert await store.transact((), saying("three")) == "three"
-        assert await store.transact((), saying("four")) == "four", "and the next batch is written"
+        store.submit(Asked((), saying("one")), broken)
+        store.submit(Asked((), saying("two")), lambda answer, _error: order.append(answer))
+        assert await store.transact(Asked((), saying("three"))) == "three"
+        assert await store.transact(Asked((), saying("four"))) == "four", "and the next batch is written"
         await asyncio.sleep(0)
     assert order == ["two"]
     assert any(record.exc_info and "mine" in str(record.exc_info[1]) for record in caplog.records)
@@ -90,8 +91,8 @@ async def test_what_a_decision_raises_is_told_to_its_callback_alone(store: Store
     def broken(_records: Records) -> Change:
         raise ValueError("mine")
 
-    store.submit((), broken, lambda *outcome: told.append(outcome))
-    assert await store.transact((), saying("one")) == "one"
+    store.submit(Asked((), broken), lambda *outcome: told.append(outcome))
+    assert await store.transact(Asked((), saying("one"))) == "one"
     await asyncio.sleep(0)
     ((answer, error),) = told
     assert (answer, type(error)) == (None, ValueError)
@@ -101,9 +102,9 @@ async def test_a_callback_may_submit_more(store: Store) -> None:
     over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def first(answer: Any, _error: Exception | None) -> None:
-        store.submit((), saying(f"{answer} two"), lambda answer, _error: over.set_result(answer))
+        store.submit(Asked((), saying(f"{answer} two")), lambda answer, _error: over.set_result(answer))
 
-    store.submit((), saying("one"), first)
+    store.submit(Asked((), saying("one")), first)
     assert await over == "one two"
     assert await said(store) == ["one", "one two"]
 
@@ -112,7 +113,7 @@ async def test_a_callback_runs_in_nobodys_context(store: Store) -> None:
     request: ContextVar[str] = ContextVar("request", default="nobody's")
     over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     request.set("mine")
-    store.submit((), saying("one"), lambda _answer, _error: over.set_result(request.get()))
+    store.submit(Asked((), saying("one")), lambda _answer, _error: over.set_result(request.get()))
     assert await over == "nobody's"
 
 
@@ -122,12 +123,12 @@ async def test_a_callback_runs_in_nobodys_context(store: Store) -> None:
 async def test_a_change_that_finds_no_room_is_refused_at_once_and_its_callback_never_called(tmp_path: Path) -> None:
     told: Told = []
     async with SQLiteStore(str(tmp_path / "ledger.db"), capacity=1) as store:
-        first = store.transact((), saying("one"), "new")
+        first = store.transact(Asked((), saying("one"), "new"))
         with pytest.raises(StoreOverloaded):
-            store.submit((), saying("two"), lambda *outcome: told.append(outcome), "new")
+            store.submit(Asked((), saying("two"), "new"), lambda *outcome: told.append(outcome))
         await first
     with pytest.raises(StoreUnavailable):
-        store.submit((), saying("three"), lambda *outcome: told.append(outcome))
+        store.submit(Asked((), saying("three")), lambda *outcome: told.append(outcome))
     assert told == []
 
 
@@ -135,14 +136,14 @@ async def test_a_store_that_has_stopped_refuses_at_once(tmp_path: Path) -> None:
     async with SQLiteStore(str(tmp_path / "ledger.db")) as store:
         store._writer.stop("a test")
         with pytest.raises(StorePoisoned):
-            store.submit((), saying("one"), lambda *_outcome: None)
+            store.submit(Asked((), saying("one")), lambda *_outcome: None)
 
 
 async def test_closing_tells_every_callback_first(tmp_path: Path) -> None:
     order: list[str] = []
     store = SQLiteStore(str(tmp_path / "ledger.db"))
-    store.submit((), saying("one"), lambda answer, _error: order.append(answer))
-    store.submit((), saying("two"), lambda answer, _error: order.append(answer), "background")
+    store.submit(Asked((), saying("one")), lambda answer, _error: order.append(answer))
+    store.submit(Asked((), saying("two"), "background"), lambda answer, _error: order.append(answer))
     await store.close()
     assert order == ["one", "two"]
 
@@ -151,7 +152,7 @@ async def test_a_batch_that_waits_for_nothing_needs_no_task(tmp_path: Path) -> N
     async with SQLiteStore(str(tmp_path / "ledger.db")) as store:
         store._writer._place.is_on_loop = lambda _now_s: True  # type: ignore[method-assign,assignment]
         before = asyncio.all_tasks()
-        done = store.transact((), saying("one"))
+        done = store.transact(Asked((), saying("one")))
         seen = set()
         while not done.done():  # type: ignore[attr-defined]
             seen |= asyncio.all_tasks()

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.stores.orders import POLICY, HandClock, orders
 from twophp.core import job, obligation
 from twophp.engine.retention import RETENTION_MS, purge
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Find, Put, Records
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import Head, verify
@@ -55,7 +56,7 @@ async def reserve(store: SQLiteStore) -> None:
         [record] = decision.records
         return Change(answer=None, puts=(Put(record=record, journal=decision.steps),))
 
-    await store.transact((), change)
+    await store.transact(Asked((), change))
 
 
 async def enqueue(store: SQLiteStore) -> None:
@@ -66,7 +67,7 @@ async def enqueue(store: SQLiteStore) -> None:
         assert decision.job is not None
         return Change(answer=None, puts=(Put(record=decision.job, journal=decision.steps),))
 
-    await store.transact((), change)
+    await store.transact(Asked((), change))
 
 
 def found(path: Path, expect: Head | None = None) -> list[tuple[str, int | None, str]]:

@@ -12,8 +12,8 @@ from twophp.client.ledger import Ledger
 from twophp.core.call import Call, by_client_id
 from twophp.core.call_machine import Command, Decision, Told
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, TwoPHPError
-from twophp.core.records import Key
-from twophp.ports import Change, Decide
+from twophp.kernel.commands import Asked, Reading
+from twophp.ports import Command as StoreCommand
 from twophp.stores.sqlite.blocking import BlockingSQLite
 
 log: Final = logging.getLogger("twophp.client")
@@ -37,15 +37,14 @@ class LedgerHere(Behind):
     def look(self, client_correlation_id: str) -> Call | None:
         """See ``Ledger.look``."""
         self.hurry()
-        key = by_client_id(client_correlation_id)
-        found: Call | None = self._transact(key, lambda records: Change(answer=records.get(key)))
-        return found
+        (call,) = self._transact(Reading((by_client_id(client_correlation_id),)))
+        return call  # type: ignore[no-any-return]
 
     def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
         """See ``Ledger.record``."""
         self.hurry()
         key, change = self._ledger.change(client_correlation_id, command, request)
-        decision: Decision = self._transact(key, change)
+        decision: Decision = self._transact(Asked((key,), change))
         self._ledger.note_driver(client_correlation_id, command, decision)
         return decision
 
@@ -67,22 +66,22 @@ class LedgerHere(Behind):
         self.hurry()
         self._handle.close()
 
-    def _transact(self, key: Key, change: Decide) -> Any:
+    def _transact(self, command: StoreCommand) -> Any:
         """See ``Ledger``: deciding once more on the reopened store finds out (A-42)."""
         try:
-            return self._handle.transact((key,), change)
+            return self._handle.transact(command)
         except (CommitUnknown, StorePoisoned):
             pass
         try:
             self._handle.reopen()
-            return self._handle.transact((key,), change)
+            return self._handle.transact(command)
         except StoreError as error:
             raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
 
     def _begin(self, client_correlation_id: str, told: Told) -> TwoPHPError | None:
         key, change = self._ledger.change(client_correlation_id, told)
         try:
-            self._handle.hand_over((key,), change, partial(self._heard, client_correlation_id, told))
+            self._handle.hand_over(Asked((key,), change), partial(self._heard, client_correlation_id, told))
         except TwoPHPError as error:
             return error
         return None

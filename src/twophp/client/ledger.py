@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import cached_property
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
 from hmac import compare_digest
 from typing import Any, Final, Self
 
@@ -21,6 +22,7 @@ from twophp.engine.ledger import open_ledger
 from twophp.engine.obligation_retention import RETENTION_MS, forget_settled
 from twophp.engine.retention import purge
 from twophp.engine.ship import Shipper
+from twophp.kernel.commands import Asked, Reading
 from twophp.ports import Change, Decide, Put, Records, Store, Vault
 from twophp.stores.sqlite.blocking import BlockingSQLite
 from twophp.stores.urls import open_blocking, open_vault, opening
@@ -80,11 +82,10 @@ class Ledger:
         self._writer = writer
 
     async def look(self, client_correlation_id: str) -> Call | None:
-        """The call as it is."""
+        """The call as it is, behind whatever was asked for before."""
         await self._behind.caught_up(client_correlation_id)
-        key = by_client_id(client_correlation_id)
-        found: Call | None = await self._transact(key, lambda records: Change(answer=records.get(key)))
-        return found
+        (call,) = await self._sure(partial(self.store.transact, Reading((by_client_id(client_correlation_id),))))
+        return call  # type: ignore[no-any-return]
 
     async def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
         """Decide and make durable: the call, its row, its history. ``request`` is kept, sealed, while it is SENT."""
@@ -104,7 +105,7 @@ class Ledger:
 
     async def _write(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
         key, change = self.change(client_correlation_id, command, request)
-        decision: Decision = await self._transact(key, change)
+        decision: Decision = await self._sure(partial(self.store.transact, Asked((key,), change)))
         self.note_driver(client_correlation_id, command, decision)
         return decision
 
@@ -141,15 +142,15 @@ class Ledger:
         """Another handle, for threads. None if only the event loop can write to the store."""
         return open_blocking(self._settings.ledger, clock=self._settings.clock)
 
-    async def _transact(self, key: Key, change: Decide) -> Any:
-        """Where nobody can tell what the store holds, deciding once more on the reopened one finds out (A-42)."""
+    async def _sure(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Where nobody can tell what the store holds, asking once more on the reopened one finds out (A-42)."""
         try:
-            return await self.store.transact((key,), change)
+            return await ask()
         except (CommitUnknown, StorePoisoned):
             pass
         try:
             await self.store.reopen()
-            return await self.store.transact((key,), change)
+            return await ask()
         except StoreError as error:
             raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
 

@@ -70,7 +70,7 @@ class BoundObligations:
             self._idle.clear()
             await self._idle.wait()
         for obligation_id in tuple(self._unsure):  # What is not there by now never will be: it is looked for in order.
-            if await self._obligations.look(obligation_id) is None:
+            if not await self._obligations.is_there(obligation_id):
                 del self._held[obligation_id]
             self._unsure.discard(obligation_id)
         return tuple(self._held.items())

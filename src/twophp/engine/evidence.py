@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from twophp.core.call import Call, by_client_id
+from twophp.core.call import by_client_id
 from twophp.core.intent import Intent, by_pair
 from twophp.core.job import Job, by_job_id
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Key
 from twophp.engine.connectors import CONNECTORS
-from twophp.engine.reopening import transacted
-from twophp.ports import Change, Evidence, JournalLine, Obligations, Records, Store
+from twophp.engine.reopening import found
+from twophp.ports import Evidence, JournalLine, Obligations, Store
 
 MOST_OBLIGATIONS: Final = 50
 MOST_LINES: Final = 500
@@ -50,20 +50,12 @@ async def evidence_of(store: Store, client_correlation_id: str, server_correlati
 
 async def intents_of(store: Store, pairs: Iterable[tuple[str, str]]) -> list[Intent]:
     """The records of these calls, as far as they are executed here."""
-    found = await _read(store, [by_pair(*pair) for pair in pairs])
-    return [intent for intent in found if intent is not None]
+    intents = await _read(store, [by_pair(*pair) for pair in pairs])
+    return [intent for intent in intents if intent is not None]
 
 
-async def _read(store: Store, keys: Sequence[Key]) -> Sequence[Any | None]:
-    """The records under these keys, of one moment. A change that writes nothing is a look."""
-    if not keys:
-        return ()
-
-    def look(records: Records) -> Change:
-        return Change(answer=[records.get(key) for key in keys])
-
-    found: Sequence[Intent | Call | Job | None] = await transacted(store, keys, look)
-    return found
+async def _read(store: Store, keys: Sequence[Key]) -> Sequence[Any]:
+    return await found(store, keys) if keys else ()
 
 
 def _owed_by(obligations: Iterable[Obligation]) -> list[Key]:

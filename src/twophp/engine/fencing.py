@@ -11,7 +11,7 @@ from twophp.core.fence import FENCING, Fence, StaleToken, by_resource, is_curren
 from twophp.core.obligation import Commit, Decision, Rollback, admitted, by_flow_and_key
 from twophp.core.records import Instant
 from twophp.engine.obligations import Obligations
-from twophp.ports import Change, Put, Records, Statement, Store
+from twophp.ports import Change, Put, Statement, Store
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -48,20 +48,16 @@ class Fencing:
         return Token(resource, number, held.obligation_id, held.overdue_at)
 
     async def _number_of(self, resource: str, obligation_id: str) -> int:
-        key = by_resource(resource)
-        fence: Fence | None = await self._store.transact((key,), lambda records: Change(answer=records.get(key)))
+        (fence,) = await self._store.read((by_resource(resource),))
         if fence is None or fence.obligation_id != obligation_id:
             raise StaleToken(f"another has held {resource!r} since it was acquired")
-        return fence.token
+        number: int = fence.token
+        return number
 
     async def check(self, resource: str, number: int) -> None:
         """Raise StaleToken unless this very token holds the resource now. For whatever the resource protects."""
-        keys = by_resource(resource), by_flow_and_key(FENCING, resource)
-
-        def look(records: Records) -> Change:
-            return Change(answer=is_current(records.get(keys[0]), number, records.get(keys[1]), records.now))
-
-        if not await self._store.transact(keys, look):
+        fence, held = await self._store.read((by_resource(resource), by_flow_and_key(FENCING, resource)))
+        if not is_current(fence, number, held, self._store.now()):
             raise StaleToken(f"token {number} does not hold {resource!r}")
 
     async def release(self, token: Token, trace_id: str, *, apply: tuple[Statement, ...] = ()) -> Decision:

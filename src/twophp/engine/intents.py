@@ -33,7 +33,8 @@ from twophp.core.quota import Quota
 from twophp.core.records import Key, Sealed
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.quotas import Meter, NotNamed, names
-from twophp.engine.reopening import transacted
+from twophp.engine.reopening import found, transacted
+from twophp.kernel.commands import Asked
 from twophp.ports import Admission, Change, Part, Put, Records, Statement, Store, Vault
 
 log: Final = logging.getLogger("twophp.engine")
@@ -190,19 +191,21 @@ class Intents:
                 raise Refused(message, code="intent_not_running")
             return Change(answer=None, trial=statements)
 
-        await transacted(self._store, (key,), decide)
+        await transacted(self._store, Asked((key,), decide))
 
     async def look(self, client_correlation_id: str, server_correlation_id: str) -> Intent | None:
         """The intent as it is, without changing anything."""
         key = by_pair(client_correlation_id, server_correlation_id)
-        found: Intent | None = await transacted(self._store, (key,), lambda records: Change(answer=records.get(key)))
-        return found
+        intent: Intent | None
+        (intent,) = await found(self._store, (key,))
+        return intent
 
     async def look_by_server_id(self, server_correlation_id: str) -> Intent | None:
         """The asynchronous intent with this id, as it is."""
         key = by_server_id(server_correlation_id)
-        found: Intent | None = await transacted(self._store, (key,), lambda records: Change(answer=records.get(key)))
-        return found
+        intent: Intent | None
+        (intent,) = await found(self._store, (key,))
+        return intent
 
     async def payload(self, intent: Intent) -> bytes | None:
         """What was registered. Raises Tampered rather than return anything else."""
@@ -239,24 +242,20 @@ class Intents:
         here = {intent.server_correlation_id: intent.fence for intent in running()}
         keys = [key_of(intent) for intent in intents]
         each = [self._attend(intent, owner, here, policy_of) for intent in intents]
-        found = await asyncio.gather(*each, return_exceptions=True)
-        failed = [(key, error) for key, error in zip(keys, found, strict=True) if isinstance(error, BaseException)]
-        if failed and len(failed) == len(found) and isinstance(failed[0][1], StoreUnavailable | CommitUnknown):
+        ended = await asyncio.gather(*each, return_exceptions=True)
+        failed = [(key, error) for key, error in zip(keys, ended, strict=True) if isinstance(error, BaseException)]
+        if failed and len(failed) == len(ended) and isinstance(failed[0][1], StoreUnavailable | CommitUnknown):
             raise failed[0][1]
         if failed:  # What was recovered beside them must still be acted on.
             left.update(key for key, _error in failed)
             message = "%d intents could not be attended to, the first is %s: %s"
             log.warning(message, len(failed), " ".join(failed[0][0].values), failed[0][1])
-        made = [(key, decision) for key, decision in zip(keys, found, strict=True) if isinstance(decision, Decision)]
+        made = [(key, decision) for key, decision in zip(keys, ended, strict=True) if isinstance(decision, Decision)]
         left.update(key for key, decision in made if not decision.changed)
         return [decision for _key, decision in made]
 
     async def _read(self, keys: list[Key]) -> list[Intent]:
-        if not keys:
-            return []
-        read: list[Intent | None] = await transacted(
-            self._store, keys, lambda records: Change(answer=[records.get(key) for key in keys])
-        )
+        read = await found(self._store, keys) if keys else ()
         return [intent for intent in read if intent is not None]
 
     async def _orphans(self, limit: int) -> list[Key]:
@@ -280,7 +279,7 @@ class Intents:
 
     async def _decide(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
         try:
-            decision: Decision = await self._store.transact(keys, wish, wish.admission)
+            decision: Decision = await self._store.transact(Asked(keys, wish, wish.admission))
         except NotNamed as missing:  # An intent's principal never changes, so this is the last time.
             return await self._decide(wish, (*keys, missing.key))
         except (CommitUnknown, StorePoisoned) as error:
@@ -298,9 +297,9 @@ class Intents:
         try:
             await self._store.reopen()
             try:
-                decision = await self._store.transact(keys, wish)
+                decision = await self._store.transact(Asked(keys, wish))
             except NotNamed as missing:
-                decision = await self._store.transact((*keys, missing.key), wish)
+                decision = await self._store.transact(Asked((*keys, missing.key), wish))
         except StoreUnavailable as still:
             if isinstance(error, CommitUnknown):  # What may have been written is not said to be nothing.
                 raise error from still

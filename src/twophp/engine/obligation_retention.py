@@ -16,6 +16,7 @@ from twophp.core.obligation import Obligation, forgotten
 from twophp.core.policy import DAY_MS
 from twophp.core.records import Instant, Key
 from twophp.engine.bites import Bites
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Records, Store
 
 RETENTION_MS: Final = 30 * DAY_MS
@@ -31,7 +32,7 @@ async def forget_settled(store: Store, retention_ms: int | None) -> int:
     before = store.now() - retention_ms
 
     def forget(keys: Sequence[Key]) -> Any:
-        return store.transact(keys, partial(_dropping, keys, before), "background")
+        return store.transact(Asked(keys, partial(_dropping, keys, before), "background"))
 
     return await Bites("obligations", partial(store.settled, before), forget, _name).run()
 

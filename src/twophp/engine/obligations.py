@@ -52,7 +52,8 @@ from twophp.engine.obligation_changes import (
 from twophp.engine.obligation_retention import forget_settled
 from twophp.engine.obligation_rules import Rules
 from twophp.engine.outbox import Outbox
-from twophp.engine.reopening import transacted
+from twophp.engine.reopening import found, transacted
+from twophp.kernel.commands import Asked, Making, Reading
 from twophp.ports import MOST_ROWS, Admission, Change, MintId, Statement, Store, Vault
 from twophp.ports import Obligations as Question
 
@@ -137,13 +138,13 @@ class Obligations:
         scanned = await self._store.reserved()
         leaked: list[Obligation] = []
         left: dict[str, None] = {}
-        while found := await self._leak_page(trace_id, left, "background"):
-            leaked += found
+        while page := await self._leak_page(trace_id, left, "background"):
+            leaked += page
         if left:
             message = "overdue obligations cannot be released without the keys to their payloads: %d, the first is %s"
             log.error(message, len(left), next(iter(left)))
         done = scan_completed(scanned=scanned, leaked=len(leaked), now=self._store.now(), trace_id=trace_id)
-        await self._store.transact((), lambda _records: Change(answer=None, journal=(done,)), "background")
+        await self._store.transact(Making(Change(answer=None, journal=(done,)), "background"))
         return Scanned(scanned=scanned, leaked=tuple(leaked))
 
     def forget(self) -> Coroutine[Any, Any, int]:
@@ -152,11 +153,14 @@ class Obligations:
 
     async def look(self, obligation_id: str) -> Obligation | None:
         """The obligation as it is, without changing anything."""
-        key = by_id(obligation_id)
-        found: Obligation | None = await transacted(
-            self._store, (key,), lambda records: Change(answer=records.get(key))
-        )
-        return found
+        obligation: Obligation | None
+        (obligation,) = await found(self._store, (by_id(obligation_id),))
+        return obligation
+
+    async def is_there(self, obligation_id: str) -> bool:
+        """Whether it was reserved, by whoever asked for it before now: takes its turn behind what still waits."""
+        (obligation,) = await transacted(self._store, Reading((by_id(obligation_id),)))
+        return obligation is not None
 
     async def payload(self, obligation_id: str) -> Any:
         """What was reserved. None once it was rolled back, or if there was nothing."""
@@ -253,7 +257,7 @@ class Obligations:
         if self._outbox is not None:  # What cannot be opened matters only to whoever asks for it, in ``_remedy``.
             await self._read_payloads(wanted, errors=VaultError)
         try:
-            return await self._store.transact(wanted.keys, wanted, admission)
+            return await self._store.transact(Asked(wanted.keys, wanted, admission))
         except MAY_BE_MADE_AGAIN as error:
             return await self._made_again(wanted, error, admission)
 
@@ -263,7 +267,7 @@ class Obligations:
             unknown = unknown or isinstance(error, CommitUnknown)
             try:
                 await self._remedy(wanted, error)
-                found = await self._store.transact(wanted.keys, wanted, admission)
+                found = await self._store.transact(Asked(wanted.keys, wanted, admission))
             except MAY_BE_MADE_AGAIN as another:
                 if another is error:  # There is no remedy.
                     raise

@@ -56,6 +56,7 @@ from twophp.engine.intents import Follow
 from twophp.engine.milestones import Milestones
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.reopening import transacted
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Find, Part, Put, Records, Store, Vault
 
 log: Final = logging.getLogger("twophp.outbox")
@@ -299,7 +300,7 @@ class Outbox:
         def change(records: Records) -> Change:
             return _change(decide(records.get(key), command, records.now, self._tries, jitter=jitter))
 
-        decision: Decision = await transacted(self._store, (key,), change)
+        decision: Decision = await transacted(self._store, Asked((key,), change))
         return decision
 
     def _context(self, job_id: str) -> bytes:
@@ -358,7 +359,7 @@ class Outbox:
             late = committed_with(job, records.now)
             return msgspec.structs.replace(made, answer=(decision, late.record), puts=(*made.puts, late))
 
-        found: tuple[Decision, Obligation | None] = await transacted(self._store, (key, owed), change)
+        found: tuple[Decision, Obligation | None] = await transacted(self._store, Asked((key, owed), change))
         return found
 
     async def _resume(self, job: Job, obligation: Obligation | None) -> None:

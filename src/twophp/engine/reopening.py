@@ -7,19 +7,28 @@ from typing import Any
 
 from twophp.core.errors import StorePoisoned
 from twophp.core.records import Key
-from twophp.ports import Admission, Decide, Store
+from twophp.ports import Command, Store
 
 
-async def transacted(store: Store, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Any:
+async def transacted(store: Store, command: Command) -> Any:
     """See ``Store.transact``. A store that has stopped wrote nothing of this, so it is safe to ask once more.
 
     Opened anew, it tells for good what an earlier commit of unknown outcome became.
     """
     try:
-        return await store.transact(keys, decide, admission)
+        return await store.transact(command)
     except StorePoisoned:
         await store.reopen()
-        return await store.transact(keys, decide, admission)
+        return await store.transact(command)
+
+
+async def found(store: Store, keys: Sequence[Key]) -> Sequence[Any]:
+    """See ``Store.read``. A store that has stopped is opened anew first, and then tells for good."""
+    try:
+        return await store.read(keys)
+    except StorePoisoned:
+        await store.reopen()
+        return await store.read(keys)
 
 
 async def proved(store: Store) -> None:

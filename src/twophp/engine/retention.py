@@ -16,6 +16,7 @@ from twophp.core.entry import LedgerEntry, purged_line
 from twophp.core.policy import DAY_MS
 from twophp.engine.bites import Bites
 from twophp.engine.reopening import transacted
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Purge, Records, Store
 
 RETENTION_MS: Final = 30 * DAY_MS
@@ -26,7 +27,7 @@ async def purge(store: Store, retention_ms: int) -> int:
     before = store.now() - retention_ms
 
     def forget(rows: Sequence[LedgerEntry]) -> Any:
-        return transacted(store, (), partial(_purging, rows), "background")
+        return transacted(store, Asked((), partial(_purging, rows), "background"))
 
     return await Bites("ledger rows", partial(store.outlived, before), forget, _name).run()
 

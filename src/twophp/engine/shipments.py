@@ -31,6 +31,7 @@ from twophp.core.obligation import (
 from twophp.engine.obligation_changes import NO_SEALS, Consequences, Leaking, Reserving, Settling, Wanted
 from twophp.engine.obligation_rules import Rules
 from twophp.engine.obligations import Told
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, MintId, Records, Store, Synced
 
 log: Final = logging.getLogger("twophp.ship")
@@ -99,11 +100,11 @@ class Shipments:
     async def scan(self) -> None:
         """The leak scan of the one shipment that may be open, for ledgers that nobody else scans: a client's."""
         keys = (by_flow_and_key(SHIPMENT, self._ledger_id),)
-        for leaked in await self._store.transact(keys, Leaking(self._follows, keys, (), Scan())):
+        for leaked in await self._store.transact(Asked(keys, Leaking(self._follows, keys, (), Scan()))):
             self._tell(leaked)
 
     async def _make(self, wanted: Wanted) -> Decision:
-        decision: Decision = await self._store.transact(wanted.keys, wanted)
+        decision: Decision = await self._store.transact(Asked(wanted.keys, wanted))
         self._tell(decision)
         return decision
 

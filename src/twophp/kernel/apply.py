@@ -14,34 +14,7 @@ import msgspec
 
 from twophp.core.records import Instant, JournalEvent, Key
 from twophp.kernel.overlay import Overlay, Slot, Slots, View
-from twophp.ports import Admission, Change, Decide, Purge, Records, Statement, Synced, Then
-
-
-class Command(Protocol):
-    """One caller's wish, as a value: what it reads, and what it decides about that."""
-
-    @property
-    def keys(self) -> Sequence[Key]:
-        """The records it reads."""
-        ...
-
-    @property
-    def admission(self) -> Admission:
-        """How it is let into the queue."""
-        ...
-
-    @property
-    def decide(self) -> Callable[[Records], Change]:
-        """Pure: a driver may ask again when a batch has to be redone."""
-        ...
-
-
-class Asked(msgspec.Struct, frozen=True, gc=False):
-    """A command that is spelled out by its caller."""
-
-    keys: Sequence[Key]
-    decide: Decide
-    admission: Admission = "accepted"
+from twophp.ports import Change, Command, Purge, Statement, Synced, Then
 
 
 class Done(Protocol):

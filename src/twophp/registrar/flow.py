@@ -34,6 +34,7 @@ from twophp.core.rulebook import PRIOR_RESULT, REGISTRATION_HOLD, VERIFY_FAILED,
 from twophp.core.settings import Kinds, check_kinds, knows_its_settings
 from twophp.core.surface import SurfaceReport
 from twophp.engine.reopening import transacted
+from twophp.kernel.commands import Asked
 from twophp.ports import Clock, MintId
 from twophp.registrar import changes
 from twophp.registrar.changes import Wish
@@ -351,7 +352,7 @@ class AsyncRegistrar:
         return self._opened.witness
 
     async def _transact(self, wish: Wish) -> Any:
-        return await transacted(self._opened.store, *wish)
+        return await transacted(self._opened.store, Asked(*wish))
 
     async def _is_fit(self) -> bool:
         """Whether the surface is proven fit as it is: a proof holds for the schema that it was made over."""
@@ -388,7 +389,7 @@ class AsyncRegistrar:
             )
 
         try:
-            await transacted(self._opened.audit, *changes.noting(failure))
+            await transacted(self._opened.audit, Asked(*changes.noting(failure)))
         except StoreError as error:
             message = f"{decision.code}, and its audit could not be written: {error}"
             raise StoreError(message, code="audit_failed") from error

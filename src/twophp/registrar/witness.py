@@ -28,7 +28,6 @@ from twophp.core.registrar_records import (
     registration_of,
 )
 from twophp.core.registration import Registration
-from twophp.ports import Change
 from twophp.stores.memory import MemoryStore
 
 EVERY_LINE: Final = 1_000_000_000  # Memory runs out first.
@@ -163,11 +162,8 @@ class MemoryWitness:
     def close(self) -> None:
         """There is nothing to let go of."""
 
-    async def _get(self, *keys: Key) -> list[Any]:
-        found: list[Any] = await self._store.transact(
-            keys, lambda records: Change(answer=[records.get(key) for key in keys])
-        )
-        return found
+    async def _get(self, *keys: Key) -> Sequence[Any]:
+        return await self._store.read(keys)
 
 
 def _version(record: Any | None) -> int:

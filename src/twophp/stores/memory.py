@@ -38,14 +38,14 @@ from twophp.core.obligation import (
 )
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.core.registrar_records import WrittenOnce
+from twophp.kernel.commands import Making
 from twophp.kernel.journal import GENESIS, link
 from twophp.kernel.overlay import View
 from twophp.ports import (
     MOST_ROWS,
-    Admission,
     Change,
     Clock,
-    Decide,
+    Command,
     JournalLine,
     Load,
     Obligations,
@@ -124,23 +124,29 @@ class MemoryStore:
         """See ``Store.wall_ahead_ms``."""
         return self._time.wall_ahead_ms()
 
-    async def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Any:  # noqa: ARG002
+    async def transact(self, command: Command) -> Any:
         """See ``Store.transact``. Nothing waits here, so nothing goes before anything else."""
-        return self.transact_at_once(keys, decide)
+        return self.transact_at_once(command)
 
-    def submit(self, keys: Sequence[Key], decide: Decide, then: Then, admission: Admission = "accepted") -> None:  # noqa: ARG002
+    def submit(self, command: Command, then: Then) -> None:
         """See ``Store.submit``. Called by the loop, so that nobody is answered before ``submit`` has returned."""
-        call_back(partial(self.transact_at_once, keys, decide), then)
+        call_back(partial(self.transact_at_once, command), then)
 
-    def transact_at_once(self, keys: Sequence[Key], decide: Decide) -> Any:
+    def transact_at_once(self, command: Command) -> Any:
         """The same for whoever has no event loop and needs none: nothing is waited for."""
+        keys = command.keys
         with self._lock:
-            change = decide(View(keys, self._found, self._clock()))  # type: ignore[arg-type]
+            change = command.decide(View(keys, self._found, self._clock()))  # type: ignore[arg-type]
             if change.trial:
                 raise StoreError("the memory store runs no SQL", code="no_sql")
             if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:
                 self._apply(change, keys)
             return change.answer
+
+    async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """See ``Store.read``."""
+        with self._lock:
+            return [None if (slot := self._found.get(key)) is None else slot.record for key in keys]
 
     # What nearly every call of a tracker is: one obligation, its line, and nothing else. The machine decides, as ever,
     # and what is kept is what ``transact_at_once`` would keep. What is saved is the paper: no view, put and change are
@@ -353,7 +359,7 @@ class MemoryStore:
 
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
-        self.transact_at_once((), lambda _records: Change(answer=None, synced=(Synced(entries, at),)))
+        self.transact_at_once(Making(Change(answer=None, synced=(Synced(entries, at),))))
 
     def _mark(self, synced: Synced) -> None:
         for entry in synced.entries:

@@ -18,10 +18,10 @@ from msgspec.structs import astuple
 from twophp.core.errors import ConstraintViolation, RecordTampered, StoreError, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.records import JournalEvent, Key
-from twophp.kernel.apply import Applied, Command, Failure, Operations, Outcome, Snapshot, apply, look
+from twophp.kernel.apply import Applied, Failure, Operations, Outcome, Snapshot, apply, look
 from twophp.kernel.journal import Chain
 from twophp.kernel.overlay import Slot
-from twophp.ports import Purge, Statement, Synced
+from twophp.ports import Command, Purge, Statement, Synced
 from twophp.stores.clock import StoreTime
 from twophp.stores.sqlite.connection import is_outside_fault, translate
 from twophp.stores.sqlite.known import Head, Known

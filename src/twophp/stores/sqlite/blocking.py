@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twophp.core.errors import CommitUnknown, StoreOverloaded, StoreUnavailable
-from twophp.core.records import Instant, Key
-from twophp.kernel.apply import Asked
-from twophp.ports import Clock, Decide, Then
+from twophp.core.records import Instant
+from twophp.ports import Clock, Command, Then
 from twophp.stores.clock import system_clock
 from twophp.stores.sqlite.connection import migrate, open_connection
 from twophp.stores.sqlite.flow import run_here
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
-    from twophp.kernel.apply import Command, Job
+    from twophp.kernel.apply import Job
 
 
 class _Told:
@@ -78,18 +77,18 @@ class BlockingSQLite:
         """See ``Store.now``."""
         return self._writer.now()
 
-    def transact(self, keys: Sequence[Key], decide: Decide) -> Any:
+    def transact(self, command: Command) -> Any:
         """See ``Store.transact``: returns after COMMIT. What was handed over before is written before."""
         told = _Told()
-        self._enqueue(keys, decide, told)
+        self._enqueue(command, told)
         self._write_while(lambda: not told.is_over)  # Whoever had the turn before may have written ours as well.
         if told.error is not None:
             raise told.error
         return told.result
 
-    def hand_over(self, keys: Sequence[Key], decide: Decide, heard: Then) -> None:
+    def hand_over(self, command: Command, heard: Then) -> None:
         """The same, without waiting: it is written with the next change that somebody waits for, or by ``flush``."""
-        self._enqueue(keys, decide, _Told(heard))
+        self._enqueue(command, _Told(heard))
 
     def flush(self) -> None:
         """Write whatever was handed over."""
@@ -113,11 +112,11 @@ class BlockingSQLite:
         with self._turn:
             self._connection.close()
 
-    def _enqueue(self, keys: Sequence[Key], decide: Decide, told: _Told) -> None:
+    def _enqueue(self, command: Command, told: _Told) -> None:
         self._refuse_if_closed()
         if len(self._waiting) >= self._capacity:
             raise StoreOverloaded(f"{self._capacity} changes are waiting for the disk")
-        self._waiting.append((Asked(keys, decide), told))
+        self._waiting.append((command, told))
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:

@@ -16,7 +16,8 @@ import msgspec
 
 from twophp.core.errors import ConfigError, VaultError
 from twophp.core.records import Instant
-from twophp.ports import Change, Decide, Statement
+from twophp.kernel.commands import Making
+from twophp.ports import Change, Statement
 from twophp.stores.keys import StoredRing, begin_rotation, finish_rotation, retire
 from twophp.stores.ring_file import RingFile
 from twophp.stores.sqlite.reading import kept, reading, rows_by_key
@@ -141,7 +142,7 @@ class _Resealing:
             record, part = page[-1].record, page[-1].part
             rows = [row for found in page if (row := self._row(found)) is not None]
             if rows:
-                await self._store.transact((), _replacing(rows), "background")
+                await self._store.transact(Making(_replacing(rows), "background"))
             self.done += len(rows)
             self._progress(self.done, max(self._total, self.done))
 
@@ -168,9 +169,8 @@ class _Resealing:
             self.unopened.append(Unopened(subject=subject, part=part, code=error.code, message=str(error)))
 
 
-def _replacing(rows: list[tuple[bytes, int, str, bytes]]) -> Decide:
-    change = Change(answer=None, statements=(Statement(sql=sql("reseal"), rows=rows),))
-    return lambda _records: change
+def _replacing(rows: list[tuple[bytes, int, str, bytes]]) -> Change:
+    return Change(answer=None, statements=(Statement(sql=sql("reseal"), rows=rows),))
 
 
 def _ignore(_done: int, _total: int) -> None:

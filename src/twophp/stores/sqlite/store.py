@@ -14,12 +14,12 @@ from twophp.core.entry import LEDGER_ID, LedgerEntry, restamped_line
 from twophp.core.errors import StoreUnavailable
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
-from twophp.kernel.apply import Asked
+from twophp.kernel.commands import Asked, Making, Reading
 from twophp.ports import (
     Admission,
     Change,
     Clock,
-    Decide,
+    Command,
     JournalLine,
     Load,
     Obligations,
@@ -130,13 +130,20 @@ class SQLiteStore:
         """See ``Store.wall_ahead_ms``."""
         return self._writer.wall_ahead_ms()
 
-    def transact(self, keys: Sequence[Key], decide: Decide, admission: Admission = "accepted") -> Awaitable[Any]:
+    def transact(self, command: Command) -> Awaitable[Any]:
         """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
-        return self._writer.transact(Asked(keys, decide, admission))
+        return self._writer.transact(command)
 
-    def submit(self, keys: Sequence[Key], decide: Decide, then: Then, admission: Admission = "accepted") -> None:
+    async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """See ``Store.read``. Takes no lock: a commit is seen once it is durable."""
+        if not self._writer.is_sure:
+            found: Sequence[Any] = await self._writer.transact(Reading(keys))
+            return found
+        return self._writer.read(self._reads, keys)
+
+    def submit(self, command: Command, then: Then) -> None:
         """See ``Store.submit``."""
-        self._writer.submit(Asked(keys, decide, admission), then)
+        self._writer.submit(command, then)
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: a range of an index on ``due_at``."""
@@ -169,7 +176,7 @@ class SQLiteStore:
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
         change = Change(answer=None, synced=(Synced(entries, at),))
-        await self._writer.transact(Asked((), lambda _records: change))
+        await self._writer.transact(Making(change))
 
     async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
         """See ``Store.outlived``: a range of an index on the time of arrival."""
@@ -256,7 +263,7 @@ class SQLiteStore:
     async def _execute(self, statement: Statement, admission: Admission = "accepted") -> None:
         """Bookkeeping that no decision depends on, in the same queue as everything else."""
         change = Change(answer=None, statements=(statement,))
-        await self._writer.transact(Asked((), lambda _records: change, admission))
+        await self._writer.transact(Making(change, admission))
 
     def _read(self, statement: str, bindings: tuple[Any, ...]) -> list[Row]:
         try:

@@ -29,6 +29,7 @@ import apsw
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.kernel.admission import Queue
 from twophp.kernel.apply import Failure
+from twophp.kernel.commands import Reading
 from twophp.ports import Load
 from twophp.stores.clock import StoreTime, seconds_without_cpu, steady_seconds
 from twophp.stores.sqlite.batch import Batch
@@ -39,9 +40,11 @@ from twophp.stores.sqlite.known import Known, read_head
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
-    from twophp.core.records import Instant
-    from twophp.kernel.apply import Command, Job, Outcome
-    from twophp.ports import Clock, Then
+    from collections.abc import Sequence
+
+    from twophp.core.records import Instant, Key
+    from twophp.kernel.apply import Job, Outcome
+    from twophp.ports import Clock, Command, Then
 
 log: Final = logging.getLogger("twophp.store")
 
@@ -117,6 +120,21 @@ class Writer:
             self._awake = loop
             loop.call_soon(self._look, ALONE, context=self._context)
 
+    def read(self, connection: apsw.Connection, keys: Sequence[Key]) -> Sequence[Any]:
+        """The records under these keys, of one moment, through a connection of its own."""
+        try:
+            connection.execute(sql("begin_reading"))
+            batch = Batch(connection, self._time, Known(connection))
+            (answer,) = batch.look([Reading(keys)], _nothing_to_refuse, must_be_there=False)
+        except apsw.Error as error:
+            raise translate(error) from error
+        finally:
+            roll_back(connection)
+        if isinstance(answer, Failure):
+            raise answer.error
+        records: Sequence[Any] = answer
+        return records
+
     def load(self) -> Load:
         """See ``Store.load``."""
         return Load(
@@ -130,6 +148,11 @@ class Writer:
     def wall_ahead_ms(self) -> int:
         """See ``Store.wall_ahead_ms``."""
         return self._time.wall_ahead_ms()
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether what can be read is what is durable. If not, a look has to take its turn in the queue."""
+        return self._poison is None and self._is_proved and not self._closing
 
     def stop(self, why: str) -> None:
         """From here on this handle writes nothing and says so, until the database was opened anew."""
@@ -431,6 +454,10 @@ class Writer:
     def _count_log_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
         return apsw.SQLITE_OK
+
+
+def _nothing_to_refuse() -> Failure:
+    raise AssertionError("a look writes nothing")
 
 
 def _commands(jobs: list[Job]) -> list[Command]:

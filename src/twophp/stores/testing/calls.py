@@ -14,6 +14,7 @@ from twophp.core.entry import client_entry
 from twophp.core.errors import StoreError
 from twophp.core.intent import Mode, Phase
 from twophp.core.records import Sealed
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Find, Part, Put, Records, Stalled, Store
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
@@ -94,7 +95,7 @@ async def take(store: Store, command: Command, name: str = "1", payload: bytes |
         seals: Mapping[Part, Sealed | None] = NO_SEALS if payload is None else {"payload": sealed(payload)}
         return Change(answer=decision, puts=(call_put(decision, seals),))
 
-    decision: machine.Decision = await store.transact((key,), change)
+    decision: machine.Decision = await store.transact(Asked((key,), change))
     return decision
 
 

@@ -11,6 +11,7 @@ from twophp.core.intent import INTENT, Phase, by_logical_key
 from twophp.core.obligation import by_flow_and_key, by_id
 from twophp.core.phase import Renew
 from twophp.core.records import JournalEvent
+from twophp.kernel.commands import Asked
 from twophp.ports import Admission, Change, Find
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
@@ -72,7 +73,7 @@ class CrowdContract(Stage):
 
         async def say(number: int) -> None:
             event = JournalEvent("test", str(number), "said", "", "", T0, T0)
-            await store.transact((), lambda _records: Change(answer=None, journal=(event,)))
+            await store.transact(Asked((), lambda _records: Change(answer=None, journal=(event,))))
 
         await asyncio.gather(*(say(number) for number in range(CROWD)))
         assert [line.event.subject for line in await verified_journal(store)] == [str(n) for n in range(CROWD)]
@@ -83,7 +84,7 @@ class CrowdContract(Stage):
         admissions: tuple[Admission, ...] = ("background", "new", "accepted")
         for admission in admissions:
             change = Change(answer=admission)
-            assert await store.transact((), lambda _records, change=change: change, admission) == admission  # type: ignore[misc]
+            assert await store.transact(Asked((), lambda _records, change=change: change, admission)) == admission  # type: ignore[misc]
 
     async def test_a_key_goes_from_hand_to_hand(self, store: AuditableStore) -> None:
         """Many want the same key; one has it, and it is the one everybody meets."""
@@ -99,7 +100,7 @@ class CrowdContract(Stage):
         for call in calls[::2]:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        await store.transact((), lambda _records: Change(answer=None))
+        await store.transact(Asked((), lambda _records: Change(answer=None)))
         made = [row.client_correlation_id for row in await store.changes(EVERYTHING)]
         assert made == [f"client-{number}" for number in range(8)]
         assert [call.result().version for call in calls[1::2]] == [1] * 4

@@ -13,6 +13,7 @@ from twophp.core.intent import INTENT
 from twophp.core.job import DEFAULT_TRIES, JOB, Attend, Command, Delivered, Enqueue, Failed, State, by_job_id
 from twophp.core.phase import decide
 from twophp.core.records import Sealed
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Part, Put, Records, Store
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
@@ -63,7 +64,7 @@ async def take(store: Store, command: Command, job_id: str = ID) -> jobs.Decisio
             return Change(answer=decision, drops=(key,), journal=decision.steps)
         return Change(answer=decision, puts=(job_put(decision),))
 
-    decision: jobs.Decision = await store.transact((key,), change)
+    decision: jobs.Decision = await store.transact(Asked((key,), change))
     return decision
 
 

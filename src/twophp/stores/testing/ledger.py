@@ -11,6 +11,7 @@ from twophp.core.entry import FIELDS, LEDGER_ID, LedgerEntry, purged_line, serve
 from twophp.core.errors import StoreError
 from twophp.core.intent import Phase, by_pair
 from twophp.core.obligation import Commit, by_id, decide
+from twophp.kernel.commands import Asked
 from twophp.ports import Change, Find, Purge, Records, Synced, Tail
 from twophp.stores.testing.capability import shows
 from twophp.stores.testing.scene import (
@@ -50,13 +51,13 @@ EVERYTHING_SINCE: Final = T0 + 10**12
 
 async def _forget(store: AuditableStore, name: str) -> None:
     key = by_pair(f"client-{name}", f"server-{name}")
-    await store.transact((key,), lambda _records: Change(answer=None, drops=(key,)))
+    await store.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
 
 
 async def purge(store: AuditableStore, *rows: LedgerEntry) -> None:
     """Ask for these to be forgotten."""
     purges = tuple(Purge(row, purged_line(row, store.now())) for row in rows)
-    await store.transact((), lambda _records: Change(answer=None, purges=purges))
+    await store.transact(Asked((), lambda _records: Change(answer=None, purges=purges)))
 
 
 class LedgerContract(Stage):
@@ -191,9 +192,9 @@ class LedgerContract(Stage):
             return replace(change, synced=arrived, puts=(replace(change.puts[0], record=record),))
 
         with pytest.raises(StoreError):
-            await store.transact((key,), lambda records: commit(records, version=7))
+            await store.transact(Asked((key,), lambda records: commit(records, version=7)))
         assert len(await store.changes(10)) == 1
-        await store.transact((key,), lambda records: commit(records, version=2))
+        await store.transact(Asked((key,), lambda records: commit(records, version=2)))
         assert await store.changes(10) == []
         assert (await read(store, key)).state == "Committed"
 

@@ -16,6 +16,7 @@ from twophp.core.obligation import Obligation, by_flow_and_key, by_id
 from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Settle, decide
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key, Record, Sealed
+from twophp.kernel.commands import Asked
 from twophp.kernel.journal import GENESIS, link
 from twophp.ports import Change, Clock, Decide, JournalLine, Part, Put, Records, Store
 from twophp.stores.testing.capability import Capability
@@ -153,7 +154,7 @@ def taking(key: Key, command: Command, seals: Mapping[Part, Sealed | None] = NO_
 
 async def act(store: Store, key: Key, command: Command, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Decision:
     """Take ``command`` to the intent under ``key``."""
-    decision: Decision = await store.transact((key,), taking(key, command, seals))
+    decision: Decision = await store.transact(Asked((key,), taking(key, command, seals)))
     return decision
 
 
@@ -200,7 +201,7 @@ async def reserve(store: Store, name: str, key: str = "", **facts: Any) -> oblig
         holder = records.get(keys[0]) or records.get(keys[1])
         return obligation_change(obligations.decide(holder, command, records.now))
 
-    decision: obligations.Decision = await store.transact(keys, take)
+    decision: obligations.Decision = await store.transact(Asked(keys, take))
     return decision
 
 
@@ -212,7 +213,7 @@ async def finish(store: Store, name: str) -> obligations.Decision:
             obligations.decide(records.get(by_id(name)), obligations.Commit(trace_id="t"), records.now)
         )
 
-    decision: obligations.Decision = await store.transact((by_id(name),), take)
+    decision: obligations.Decision = await store.transact(Asked((by_id(name),), take))
     return decision
 
 
@@ -272,13 +273,14 @@ async def note(store: Store, entry: LedgerEntry) -> None:
 
 
 async def read(store: Store, key: Key) -> Any:
-    """The record under ``key``, through the only verb that reads records."""
-    return await store.transact((key,), lambda records: Change(answer=records.get(key)))
+    """The record under ``key``."""
+    (record,) = await store.read((key,))
+    return record
 
 
 async def write(store: Store, *puts: Put, keys: Sequence[Key] = ()) -> None:
     """Put what nobody decided."""
-    await store.transact(keys, lambda _records: Change(answer=None, puts=puts))
+    await store.transact(Asked(keys, lambda _records: Change(answer=None, puts=puts)))
 
 
 async def verified_journal(store: AuditableStore) -> list[JournalLine]:
