@@ -108,9 +108,9 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
 
         An asynchronous one is polled at an address that names the server's id alone (draft §5.3.3).
         """
-        client_id = self.client_correlation_id
-        both = by_pair(client_id, self.server_correlation_id), by_logical_key(self.principal, client_id)
-        return both if self.mode is not _ASYNC else (*both, by_server_id(self.server_correlation_id))
+        client_id, server_id = self.client_correlation_id, self.server_correlation_id
+        both = Key(BY_PAIR, (client_id, server_id)), Key(BY_LOGICAL_KEY, (client_id, self.principal))
+        return both if self.mode is not _ASYNC else (*both, by_server_id(server_id))
 
 
 FIXED_FIELDS: Final = Intent.__struct_fields__.index("phase")

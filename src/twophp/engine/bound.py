@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from twophp.core.errors import CommitUnknown, Refused
 from twophp.core.intent import Intent, Phase
 from twophp.core.obligation import Decision, Rollback, admitted
-from twophp.engine.intents import key_of
 from twophp.engine.obligation_changes import Held
 from twophp.engine.obligation_rules import milliseconds
 from twophp.engine.obligations import Obligations
+from twophp.kernel.intents import key_of
 from twophp.ports import Change, Records
 
 T = TypeVar("T")

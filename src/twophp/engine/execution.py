@@ -36,11 +36,12 @@ from twophp.engine.exchange import (
     encode,
     storable,
 )
-from twophp.engine.intents import FIRST_FENCE, Intents, PolicyOf
+from twophp.engine.intents import FIRST_FENCE, Intents
 from twophp.engine.obligation_changes import Held, SettlingAll
 from twophp.engine.obligations import Obligations
 from twophp.engine.persistence import AWAY, Patience, Persistence
 from twophp.engine.recent import Recent
+from twophp.kernel.intents import PolicyOf
 from twophp.ports import Statement
 
 log: Final = logging.getLogger("twophp.execution")

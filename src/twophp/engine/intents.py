@@ -9,95 +9,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
-from twophp.core.entry import Writer, server_entry
+from twophp.core.entry import Writer
 from twophp.core.errors import (
     CommitUnknown,
-    Refused,
     StoreError,
     StorePoisoned,
     StoreUnavailable,
     Tampered,
     TwoPHPError,
 )
-from twophp.core.identity import Bound, intent_seal_context, seal_context
+from twophp.core.identity import intent_seal_context, seal_context
 from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair, by_server_id
-from twophp.core.machine import Goto, Refuse, Replay
-from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
+from twophp.core.machine import Goto, Replay
+from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle
 from twophp.core.policy import Policy
-from twophp.core.quota import Quota
-from twophp.core.records import Key, Sealed
+from twophp.core.quota import Quota, by_principal
+from twophp.core.records import Key
 from twophp.engine.observe import SILENT, Observer
-from twophp.engine.quotas import Meter, NotNamed, names
 from twophp.engine.reopening import found, transacted
-from twophp.kernel.commands import Asked
-from twophp.ports import Admission, Change, Part, Put, Records, Statement, Store, Vault
+from twophp.kernel.intents import Also, Deciding, Follow, NotNamed, PolicyOf, Seals, Trying, key_of
+from twophp.ports import Admission, Part, Statement, Store, Vault
 
 log: Final = logging.getLogger("twophp.engine")
 
-PolicyOf: TypeAlias = Callable[[Intent], Policy]
-Follow: TypeAlias = Callable[[Decision], tuple[Put, ...]]
-"""What else becomes durable with a decision, such as a job of the outbox. Pure, as the decision is."""
+Answered: TypeAlias = Coroutine[Any, Any, Decision]
 
-
-class Also(Protocol):
-    """What else is decided in the change that settles an intent; raising keeps all of it from happening."""
-
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        """What it looks at."""
-        ...
-
-    def __call__(self, records: Records) -> Change:
-        """What it makes durable. Its answer is nobody's."""
-        ...
-
-
-Deciding: TypeAlias = Coroutine[Any, Any, Decision]
-Seals: TypeAlias = Mapping[Part, Sealed | None]
-
-_NO_SEALS: Final[Seals] = {}
-_DESTROY_PAYLOAD: Final[Seals] = {"payload": None}
 FIRST_FENCE: Final = 1  # Nobody held the intent before.
-_ANY_POLICY: Final = Policy.standard()  # For what is not there, every policy says the same.
-
-
-class _Wish(msgspec.Struct, frozen=True, gc=False):
-    """One command, as the store is asked to decide it.
-
-    A value and no closure: as many wait as there are callers, and the collector would look at the cells of each.
-    """
-
-    intents: Intents
-    key: Key
-    command: Command
-    policy: Policy | PolicyOf
-    seals: Seals = _NO_SEALS
-    follow: Follow | None = None
-    statements: tuple[Statement, ...] = ()
-    also: Also | None = None
-    refusal: TwoPHPError | None = None  # Raised if there is no intent yet: what is known is told its outcome (T2).
-    admission: Admission = "accepted"
-
-    def __call__(self, records: Records) -> Change:
-        """Look, decide, and say what becomes durable with it."""
-        before: Intent | None = records.get(self.key)
-        if before is None and self.refusal is not None:
-            raise self.refusal
-        policy = self.policy
-        rules = policy if isinstance(policy, Policy) else _ANY_POLICY if before is None else policy(before)
-        decision = decide(before, self.command, records.now, rules)
-        after = decision.intent
-        if not decision.changed or after is None:
-            return Change(answer=decision)
-        change = self.intents.change(before, after, decision, self)
-        if self.also is not None and after.phase in SETTLED:
-            change = _joined(change, self.also(records))
-        return change if after.counted_bytes is None else self.intents.meter.metered(change, before, after, records)
 
 
 class Intents:
@@ -118,9 +59,9 @@ class Intents:
         self._store = store
         self._vault = vault
         self._writer = writer
-        self._follow = follow
+        self._follow = () if follow is None else (follow,)
         self._observer = observer
-        self.meter = Meter(quota)
+        self._quota = quota
         self._resolves = resolves
 
     # The four changes of a handshake hand on the coroutine of ``_decide``: a frame less each, on the hottest path.
@@ -134,24 +75,37 @@ class Intents:
         follow: Follow | None = None,
         refusal: TwoPHPError | None = None,
         again: bool = False,
-    ) -> Deciding:
+    ) -> Answered:
         """Phase 1: payload, record, ledger row and history become durable together, or none does (draft §9.5).
 
         With a ``refusal`` nothing new is registered, and a repeat is answered all the same. ``again``: this very
         command was made before, by somebody who was cut off before its decision.
         """
-        key = by_logical_key(command.principal, command.client_correlation_id)
-        sealed = self._vault.seal(payload, context=self._context(command, "payload"))
-        command = self.meter.counted(command, payload)
-        # Only new work is refused when too much waits; what was registered is carried to its end (A-108).
-        admission: Admission = "accepted" if again else "new"
-        wish = _Wish(self, key, command, policy, {"payload": sealed}, follow, refusal=refusal, admission=admission)
-        return (self._decide_again if again else self._decide)(wish, names(key, command))
+        keys: tuple[Key, ...] = (by_logical_key(command.principal, command.client_correlation_id),)
+        sealed = self._vault.seal(payload, context=intent_seal_context(self._writer.source, command, "payload"))
+        # Plain requests do not count: a service that records them must not refuse them for it (A-37).
+        if self._quota is not None and not command.is_plain:
+            command = replace(command, counted_bytes=len(payload))
+            keys = (*keys, by_principal(command.principal))
+        asked = Deciding(
+            keys,
+            command,
+            policy,
+            self._writer,
+            {"payload": sealed},
+            self._quota,
+            self._follow if follow is None else (*self._follow, follow),
+            refusal=refusal,
+            # Only new work is refused when too much waits; what was registered is carried to its end (A-108).
+            admission="accepted" if again else "new",
+        )
+        return self._decide_again(asked) if again else self._decide(asked)
 
-    def confirm(self, command: Confirm, policy: Policy | PolicyOf, *, again: bool = False) -> Deciding:
+    def confirm(self, command: Confirm, policy: Policy | PolicyOf, *, again: bool = False) -> Answered:
         """Phase 2: of all confirms one crosses the point of no return. ``again`` is as in ``register``."""
         key = by_pair(command.client_correlation_id, command.server_correlation_id)
-        return (self._decide_again if again else self._decide)(_Wish(self, key, command, policy), (key,))
+        asked = Deciding((key,), command, policy, self._writer, follow=self._follow)
+        return self._decide_again(asked) if again else self._decide(asked)
 
     def settle(
         self,
@@ -162,36 +116,27 @@ class Intents:
         *,
         statements: tuple[Statement, ...] = (),
         also: Also | None = None,
-    ) -> Deciding:
+    ) -> Answered:
         """The outcome and the answer that every replay will get, guarded by the fence.
 
         ``statements`` go with it, and so does what ``also`` decides, such as the obligations that the handler reserved.
         """
-        sealed = self._vault.seal(response, context=self._context(intent, "response"))
-        key = key_of(intent)
-        keys = names(key, intent) if also is None else (*names(key, intent), *also.keys)
-        return self._decide(_Wish(self, key, command, policy, {"response": sealed}, None, statements, also), keys)
+        sealed = self._vault.seal(response, context=intent_seal_context(self._writer.source, intent, "response"))
+        keys: tuple[Key, ...] = (key_of(intent),)
+        if intent.counted_bytes is not None:
+            keys = (*keys, by_principal(intent.principal))
+        if also is not None:
+            keys = (*keys, *also.keys)
+        seals: Seals = {"response": sealed}
+        return self._decide(Deciding(keys, command, policy, self._writer, seals, None, self._follow, statements, also))
 
-    def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Deciding:
+    def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Answered:
         """The heartbeat of whoever executes the intent."""
-        key = key_of(intent)
-        return self._decide(_Wish(self, key, Renew(fence=intent.fence), policy), (key,))
+        return self._decide(Deciding((key_of(intent),), Renew(fence=intent.fence), policy, self._writer))
 
     async def try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
-        """Run the statements as the settlement would, and undo them. Raises what would refuse them.
-
-        Raises Refused if the intent is not, or no longer, executed under this fence.
-        """
-        key = key_of(intent)
-
-        def decide(records: Records) -> Change:
-            found: Intent | None = records.get(key)
-            if found is None or found.phase is not Phase.PROCESSING or found.fence != intent.fence:
-                message = "the intent is not, or no longer, executed here; no business row can be written with it"
-                raise Refused(message, code="intent_not_running")
-            return Change(answer=None, trial=statements)
-
-        await transacted(self._store, Asked((key,), decide))
+        """See ``Trying``."""
+        await transacted(self._store, Trying(intent, statements))
 
     async def look(self, client_correlation_id: str, server_correlation_id: str) -> Intent | None:
         """The intent as it is, without changing anything."""
@@ -264,8 +209,8 @@ class Intents:
         dead = [owner for owner in owners if state(owner) == "dead"]
         return [key for owner in dead for key in await self._store.owned(INTENT, owner, limit)][:limit]
 
-    def _attend(self, intent: Intent, owner: str, running: Mapping[str, int], policy_of: PolicyOf) -> Deciding:
-        key, attend = key_of(intent), Attend(owner=owner)
+    def _attend(self, intent: Intent, owner: str, running: Mapping[str, int], policy_of: PolicyOf) -> Answered:
+        attend = Attend(owner=owner)
         admission: Admission = "background"
         if intent.phase is Phase.PROCESSING and intent.owner is not None:
             admission = "accepted"  # Somebody waits for its outcome.
@@ -275,56 +220,38 @@ class Intents:
                 state = self._store.owners.state(intent.owner)
                 dead, alive = (intent.owner if state == known else None for known in ("dead", "alive"))
                 attend = Attend(owner=owner, dead_owner=dead, live_owner=alive)
-        return self._decide(_Wish(self, key, attend, policy_of, admission=admission), (key,))
+        keys = (key_of(intent),)
+        return self._decide(Deciding(keys, attend, policy_of, self._writer, follow=self._follow, admission=admission))
 
-    async def _decide(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
+    async def _decide(self, asked: Deciding) -> Decision:
         try:
-            decision: Decision = await self._store.transact(Asked(keys, wish, wish.admission))
+            decision: Decision = await self._store.transact(asked)
         except NotNamed as missing:  # An intent's principal never changes, so this is the last time.
-            return await self._decide(wish, (*keys, missing.key))
+            return await self._decide(replace(asked, keys=(*asked.keys, missing.key)))
         except (CommitUnknown, StorePoisoned) as error:
             if not self._resolves:
                 raise
-            decision = await self._resolved(wish, keys, error)
+            decision = await self._resolved(asked, error)
         self._observer.decided(decision)
         return decision
 
-    async def _decide_again(self, wish: _Wish, keys: tuple[Key, ...]) -> Decision:
-        return _as_made_by(wish.command, await self._decide(wish, keys))
+    async def _decide_again(self, asked: Deciding) -> Decision:
+        return _as_made_by(asked.command, await self._decide(asked))
 
-    async def _resolved(self, wish: _Wish, keys: tuple[Key, ...], error: StoreError) -> Decision:
+    async def _resolved(self, asked: Deciding, error: StoreError) -> Decision:
         """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
+        asked = replace(asked, admission="accepted")
         try:
             await self._store.reopen()
             try:
-                decision = await self._store.transact(Asked(keys, wish))
+                decision = await self._store.transact(asked)
             except NotNamed as missing:
-                decision = await self._store.transact(Asked((*keys, missing.key), wish))
+                decision = await self._store.transact(replace(asked, keys=(*asked.keys, missing.key)))
         except StoreUnavailable as still:
             if isinstance(error, CommitUnknown):  # What may have been written is not said to be nothing.
                 raise error from still
             raise
-        return _as_made_by(wish.command, decision)
-
-    def change(self, before: Intent | None, intent: Intent, decision: Decision, wish: _Wish) -> Change:
-        """Everything a decision makes durable. A refusal keeps no payload, though it may age the intent."""
-        more, seals = () if self._follow is None else self._follow(decision), wish.seals
-        if wish.follow is not None:
-            more += wish.follow(decision)
-        if intent.phase is Phase.ABSENT:
-            return Change(answer=decision, puts=more, drops=(key_of(intent),), journal=decision.steps)
-        if type(decision.verdict) is Refuse:
-            seals = _NO_SEALS
-        if before is not None and before.has_payload and not intent.has_payload:
-            seals = _DESTROY_PAYLOAD
-        entry = server_entry(intent, self._writer) if decision.steps else None
-        if before is not None and before.server_correlation_id != intent.server_correlation_id:
-            # T2 row 7: a new intent in place of the one it follows. The first line ends that one.
-            key, (ending, *begun) = by_logical_key(before.principal, before.client_correlation_id), decision.steps
-            put = Put(record=intent, entry=entry, journal=tuple(begun), seals=seals, replaces=key)
-            return Change(answer=decision, puts=(put, *more), journal=(ending,))
-        put = Put(record=intent, entry=entry, journal=decision.steps, seals=seals)
-        return Change(answer=decision, puts=(put, *more), statements=wish.statements)
+        return _as_made_by(asked.command, decision)
 
     def write_as(self, writer: Writer) -> None:
         """Rows are this writer's from now on: the central ledger has issued another GUID (A-59)."""
@@ -335,18 +262,11 @@ class Intents:
         if sealed is None:
             return None
         try:
-            return self._vault.open(sealed, context=self._context(intent, part))
+            return self._vault.open(sealed, context=intent_seal_context(self._writer.source, intent, part))
         except Tampered:
             # Sealed by a version that bound less. What is sealed today never opens under the shorter context.
             context = seal_context(self._writer.source, intent.server_correlation_id, part)
             return self._vault.open(sealed, context=context)
-
-    def _context(self, intent: Bound, part: Part) -> bytes:
-        return intent_seal_context(self._writer.source, intent, part)
-
-
-def _joined(settling: Change, also: Change) -> Change:
-    return replace(settling, puts=(*settling.puts, *also.puts), drops=(*settling.drops, *also.drops))
 
 
 def _as_made_by(command: Command, decision: Decision) -> Decision:
@@ -365,8 +285,3 @@ def _as_made_by(command: Command, decision: Decision) -> Decision:
         case _:
             return decision
     return Decision(Goto((intent.phase,)), intent, changed=True) if ours else decision
-
-
-def key_of(intent: Intent) -> Key:
-    """The key an intent is found by, whoever looks."""
-    return by_pair(intent.client_correlation_id, intent.server_correlation_id)

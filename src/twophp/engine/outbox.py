@@ -52,11 +52,11 @@ from twophp.core.job import (
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.engine.connectors import CONNECTORS, committed_with
-from twophp.engine.intents import Follow
 from twophp.engine.milestones import Milestones
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.reopening import transacted
 from twophp.kernel.commands import Asked
+from twophp.kernel.intents import Follow
 from twophp.ports import Change, Find, Part, Put, Records, Store, Vault
 
 log: Final = logging.getLogger("twophp.outbox")

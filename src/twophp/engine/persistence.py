@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable
 from twophp.core.intent import Intent
 from twophp.engine.conditions import Conditions
-from twophp.engine.intents import PolicyOf
+from twophp.kernel.intents import PolicyOf
 
 AWAY: Final = (StoreUnavailable, CommitUnknown, StorePoisoned)  # It may be back at the next try.
 CLOSED: Final = "store_closed"  # It will not be back.

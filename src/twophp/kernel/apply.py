@@ -91,7 +91,7 @@ def apply(snapshot: Snapshot, commands: Iterable[Command], now: Instant) -> Appl
     What a command raises, and what is wrong with its change, is its caller's alone.
     """
     overlay = Overlay(snapshot.slots)
-    operations = Operations(now, [], overlay.dropped, overlay.changed, [], [], [])
+    operations = Operations(now, [], overlay.dropped, overlay.changed, overlay.lines, [], [])
     view, refused = View((), snapshot.slots, now), snapshot.refused
     answers: list[Outcome] = []
     trials: dict[int, tuple[Statement, ...]] = {}
@@ -103,8 +103,10 @@ def apply(snapshot: Snapshot, commands: Iterable[Command], now: Instant) -> Appl
         view.keys = keys
         try:
             change = command.decide(view)
-            if _writes(change):
-                _add(operations, overlay, change, keys)
+            if change.puts or change.drops:
+                overlay.make(change, keys)
+            if change.journal or change.statements or change.synced or change.purges:
+                _add(operations, change)
             if change.trial:
                 trials[len(answers)] = change.trial
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
@@ -150,16 +152,9 @@ def _writes(change: Change) -> bool:
     return bool(change.puts or change.drops or change.journal or change.statements or change.synced or change.purges)
 
 
-def _add(operations: Operations, overlay: Overlay, change: Change, keys: Sequence[Key]) -> None:
-    puts, lines = change.puts, operations.lines
-    if puts or change.drops:
-        for put, slot in zip(puts, overlay.make(change, keys), strict=True):
-            lines.extend([(slot, event) for event in put.journal])
-    if change.journal:
-        lines.extend([(None, event) for event in change.journal])
-    if change.statements:
-        operations.statements.extend(change.statements)
-    if change.synced:
-        operations.synced.extend(change.synced)
-    if change.purges:
-        operations.purges.extend(change.purges)
+def _add(operations: Operations, change: Change) -> None:
+    """What belongs to no single record."""
+    operations.lines.extend((None, event) for event in change.journal)
+    operations.statements.extend(change.statements)
+    operations.synced.extend(change.synced)
+    operations.purges.extend(change.purges)

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace as copy_of
 
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConstraintViolation, StoreError
 from twophp.core.fence import Fence
-from twophp.core.records import Instant, Key, Record, Sealed
+from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 from twophp.core.registrar_records import WrittenOnce
 from twophp.ports import Change, Part, Put
 
@@ -56,118 +57,111 @@ class View:
         return None if slot is None else slot.record
 
 
-class _Note(msgspec.Struct, gc=False):
-    """A slot as it was before a change that may have to be undone."""
-
-    slot: Slot
-    was: Slot
-    was_changed: bool
+_Note: TypeAlias = tuple[Slot, Slot, bool]
+"""A slot, a copy of it from before a change that may have to be undone, and whether it was to be written then."""
 
 
 class Overlay:
     """The slots of one batch. ``changed`` are those that a driver has to write, ``dropped`` those it has to delete."""
 
-    __slots__ = ("changed", "dropped", "slots")
+    __slots__ = ("changed", "dropped", "lines", "slots")
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
         self.changed: dict[Slot, None] = {}
         self.dropped: dict[Slot, None] = {}
+        self.lines: list[tuple[Slot | None, JournalEvent]] = []
 
-    def make(self, change: Change, named: Sequence[Key]) -> list[Slot]:
-        """Make all of its puts and drops or, if one of them is refused, none. Returns the slot of each put."""
+    def make(self, change: Change, named: Sequence[Key]) -> None:
+        """Make all of its puts and drops or, if one of them is refused, none."""
         puts = change.puts
         if len(puts) == 1 and not change.drops and puts[0].replaces is None:
-            return [self._put(puts[0], named, None)]  # It is checked before it is made: there is nothing to undo.
+            self._put(puts[0], named, None)  # It is checked before it is made: there is nothing to undo.
+            return
         notes: list[_Note] = []
+        line_count = len(self.lines)
         try:
-            made = []
             for put in puts:
                 if put.replaces is not None:
                     self._drop(put.replaces, named, notes)
-                made.append(self._put(put, named, notes))
+                self._put(put, named, notes)
             for key in change.drops:
                 self._drop(key, named, notes)
         except BaseException:
             self._undo(notes)
+            del self.lines[line_count:]
             raise
-        return made
 
-    def _put(self, put: Put, named: Sequence[Key], notes: list[_Note] | None) -> Slot:
+    def _put(self, put: Put, named: Sequence[Key], notes: list[_Note] | None) -> None:
         record = put.record
         keys = record.keys()
         slot = self.slots.get(keys[0])
         if slot is not None and keys[0] not in named:
-            slot = self._seen(slot, named, notes)
+            slot = _seen(slot, named, notes)
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
-        held = () if slot is None else slot.keys
-        if keys != held:
-            self._refuse_taken(keys, slot)
         if put.entry is not None and not put.journal:
             raise StoreError(f"{keys[0]}: a ledger row changes with a line of history", code="bad_change")
-        # From here on nothing can fail.
-        if slot is None:
-            slot = Slot(record)
-        if notes is not None:
-            self._note(slot, notes)
+        if slot is None or keys != slot.keys:
+            slot = self._taking(keys, slot, record, notes)
+        elif notes is not None:
+            notes.append((slot, copy_of(slot), slot in self.changed))
         slot.record = record
-        if keys != held:
-            self._rekey(slot, keys)
         if put.seals:
             slot.seals = {**slot.seals, **put.seals} if slot.seals else put.seals
         if put.entry is not None:
             slot.entry = put.entry
             slot.entry_is_new = slot.entry_is_new or put.entry.version == 1
         self.changed[slot] = None
-        return slot
+        for event in put.journal:
+            self.lines.append((slot, event))
 
-    def _refuse_taken(self, keys: Sequence[Key], slot: Slot | None) -> None:
-        for key in keys:
-            if self.slots.get(key, slot) is not slot:
-                raise ConstraintViolation(f"{key}: another record holds it")
-
-    def _drop(self, key: Key, named: Sequence[Key], notes: list[_Note]) -> None:
-        """Forget the record. Its ledger row and its history still say what became of it."""
-        slot = self.slots.get(key)
-        if slot is not None and key not in named:
-            slot = self._seen(slot, named, notes)
-        if slot is None:
-            raise StoreError(f"{key}: there is no record to drop", code="bad_change")
-        if isinstance(slot.record, WrittenOnce | Fence):
-            raise ConstraintViolation(f"{key}: what is written once stays")
-        self._note(slot, notes)
-        self._rekey(slot, ())
-        slot.is_dropped = True
-        self.dropped[slot] = None
-
-    @staticmethod
-    def _seen(slot: Slot, named: Sequence[Key], notes: Sequence[_Note] | None) -> Slot | None:
-        """The slot if the command has read its record under another key, or has put it itself."""
-        if any(held in named for held in slot.keys) or any(note.slot is slot for note in notes or ()):
-            return slot
-        return None
-
-    def _rekey(self, slot: Slot, keys: tuple[Key, ...]) -> None:
+    def _taking(self, keys: tuple[Key, ...], slot: Slot | None, record: Record, notes: list[_Note] | None) -> Slot:
+        """The slot, or a new one, under these keys and no others."""
         slots = self.slots
+        for key in keys:
+            if slots.get(key, slot) is not slot:
+                raise ConstraintViolation(f"{key}: another record holds it")
+        if slot is None:
+            slot = Slot(record)
+        if notes is not None:
+            notes.append((slot, copy_of(slot), slot in self.changed))
         for key in slot.keys:
             del slots[key]
         for key in keys:
             slots[key] = slot
         slot.keys = keys
+        return slot
 
-    def _note(self, slot: Slot, notes: list[_Note]) -> None:
-        notes.append(_Note(slot, msgspec.structs.replace(slot), slot in self.changed))
+    def _drop(self, key: Key, named: Sequence[Key], notes: list[_Note]) -> None:
+        """Forget the record. Its ledger row and its history still say what became of it."""
+        slot = self.slots.get(key)
+        if slot is not None and key not in named:
+            slot = _seen(slot, named, notes)
+        if slot is None:
+            raise StoreError(f"{key}: there is no record to drop", code="bad_change")
+        if isinstance(slot.record, WrittenOnce | Fence):
+            raise ConstraintViolation(f"{key}: what is written once stays")
+        self._taking((), slot, slot.record, notes)
+        slot.is_dropped = True
+        self.dropped[slot] = None
 
     def _undo(self, notes: Sequence[_Note]) -> None:
         """What an earlier command of the batch has changed stays to be written; what is new goes."""
-        for note in reversed(notes):
-            slot, was = note.slot, note.was
-            self._rekey(slot, ())
+        for slot, was, was_changed in reversed(notes):
+            for key in slot.keys:
+                del self.slots[key]
             self.dropped.pop(slot, None)
-            if not note.was_changed:
+            if not was_changed:
                 self.changed.pop(slot, None)
             for name in Slot.__struct_fields__:
                 setattr(slot, name, getattr(was, name))
-            for key in was.keys:
+            for key in slot.keys:
                 self.slots[key] = slot
+
+
+def _seen(slot: Slot, named: Sequence[Key], notes: Sequence[_Note] | None) -> Slot | None:
+    """The slot if the command has read its record under another key, or has put it itself."""
+    if any(held in named for held in slot.keys) or any(one is slot for one, _was, _changed in notes or ()):
+        return slot
+    return None

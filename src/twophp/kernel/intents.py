@@ -1,0 +1,161 @@
+"""What a command about an intent changes, as one value: decided by ``core.phase``, made durable by a store.
+
+The record, its ledger row, its history and its sealed parts are one change. So is everything that follows from the
+decision: what the service owes to others, what its principal has open, the statements and obligations of a settlement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from twophp.core.entry import Writer, server_entry
+from twophp.core.errors import Refused, TwoPHPError
+from twophp.core.intent import SETTLED, Intent, Phase, by_logical_key, by_pair
+from twophp.core.machine import Refuse
+from twophp.core.phase import Command, Decision, decide
+from twophp.core.policy import Policy
+from twophp.core.quota import EXCEEDED, OPEN, Quota, Usage, admitted, by_principal, released
+from twophp.core.records import Key, Sealed
+from twophp.ports import Admission, Change, Part, Put, Records, Statement
+
+PolicyOf: TypeAlias = Callable[[Intent], Policy]
+Follow: TypeAlias = Callable[[Decision], tuple[Put, ...]]
+"""What else becomes durable with a decision, such as a job of the outbox. Pure, as the decision is."""
+Seals: TypeAlias = Mapping[Part, Sealed | None]
+
+_More: TypeAlias = tuple[tuple[Put, ...], tuple[Key, ...]]
+"""Puts and drops beside the intent's own."""
+
+NO_SEALS: Final[Seals] = {}
+_NOTHING: Final[_More] = ((), ())
+_DESTROY_PAYLOAD: Final[Seals] = {"payload": None}
+_ANY_POLICY: Final = Policy.standard()  # For what is not there, every policy says the same.
+_ABSENT, _PROCESSING = Phase.ABSENT, Phase.PROCESSING
+
+
+class Also(Protocol):
+    """What else is decided in the change that settles an intent; raising keeps all of it from happening."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What it looks at."""
+        ...
+
+    def __call__(self, records: Records) -> Change:
+        """What it makes durable. Its answer is nobody's."""
+        ...
+
+
+class NotNamed(Exception):
+    """The command must also name this key; nothing was written. Who knows whose intent it is names it beforehand."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class Deciding(msgspec.Struct, frozen=True, gc=False):
+    """One command of ``core.phase``, as the store is asked to decide it. Its answer is the decision."""
+
+    keys: tuple[Key, ...]  # The intent's first; then its principal's usage, if it is counted, and what ``also`` reads.
+    command: Command
+    policy: Policy | PolicyOf
+    writer: Writer
+    seals: Seals = NO_SEALS
+    quota: Quota | None = None
+    follow: tuple[Follow, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    also: Also | None = None
+    refusal: TwoPHPError | None = None  # Raised if there is no intent yet: what is known is told its outcome (T2).
+    admission: Admission = "accepted"
+
+    def decide(self, records: Records) -> Change:
+        """See ``Command.decide``."""
+        before: Intent | None = records.get(self.keys[0])
+        if before is None and self.refusal is not None:
+            raise self.refusal
+        policy = self.policy
+        rules = policy if isinstance(policy, Policy) else _ANY_POLICY if before is None else policy(before)
+        decision = decide(before, self.command, records.now, rules)
+        after = decision.intent
+        if not decision.changed or after is None:
+            return Change(answer=decision)
+        more, drops = _NOTHING
+        if self.follow:
+            more = tuple(put for follow in self.follow for put in follow(decision))
+        if self.also is not None and after.phase in SETTLED:
+            also = self.also(records)
+            more, drops = more + also.puts, also.drops
+        if after.counted_bytes is not None:
+            opened = before is not None and before.counted_bytes is not None and before.phase in OPEN
+            if opened is not (after.phase in OPEN):
+                counted = self._counted(records, before, after, opened=opened)
+                if counted is None:
+                    return Change(answer=Decision(EXCEEDED, None))
+                more, drops = more + counted[0], drops + counted[1]
+        return self._change(before, after, decision, more, drops)
+
+    def _change(
+        self, before: Intent | None, after: Intent, decision: Decision, more: tuple[Put, ...], drops: tuple[Key, ...]
+    ) -> Change:
+        """The intent's own put beside what follows. A refusal keeps no payload, though it may age the intent."""
+        steps, seals = decision.steps, self.seals
+        if after.phase is _ABSENT:
+            return Change(answer=decision, puts=more, drops=(key_of(after), *drops), journal=steps)
+        if type(decision.verdict) is Refuse:
+            seals = NO_SEALS
+        if before is not None and before.has_payload and not after.has_payload:
+            seals = _DESTROY_PAYLOAD
+        entry = server_entry(after, self.writer) if steps else None
+        if before is not None and before.server_correlation_id != after.server_correlation_id:
+            # T2 row 7: a new intent in place of the one it follows. The first line ends that one.
+            key, (ending, *begun) = by_logical_key(before.principal, before.client_correlation_id), steps
+            put = Put(record=after, entry=entry, journal=tuple(begun), seals=seals, replaces=key)
+            return Change(answer=decision, puts=(put, *more), drops=drops, journal=(ending,))
+        put = Put(record=after, entry=entry, journal=steps, seals=seals)
+        return Change(answer=decision, puts=(put, *more), drops=drops, statements=self.statements)
+
+    def _counted(self, records: Records, before: Intent | None, after: Intent, *, opened: bool) -> _More | None:
+        """What its principal has open, counted in the very change that opens or ends it. None: it is too much."""
+        key = by_principal(after.principal)
+        if key not in self.keys:  # A sweep does not know whose intent it is.
+            raise NotNamed(key)
+        usage: Usage | None = records.get(key)
+        if not opened:
+            # One that follows a redirect is as new as any other (T2 row 7): it has a server id of its own.
+            is_new = before is None or before.server_correlation_id != after.server_correlation_id
+            raised = admitted(usage, after, self.quota if is_new else None)
+            return None if raised is None else ((Put(record=raised),), ())
+        if usage is None:  # Somebody has deleted the count. That is no reason for an intent not to end.
+            return _NOTHING
+        less = released(usage, after)
+        return ((), usage.keys()) if less is None else ((Put(record=less),), ())
+
+
+class Trying(msgspec.Struct, frozen=True, gc=False):
+    """Run the statements as the settlement of this intent would, and undo them. Raises what would refuse them."""
+
+    intent: Intent
+    statements: tuple[Statement, ...]
+    admission: Admission = "accepted"
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The intent's."""
+        return (key_of(self.intent),)
+
+    def decide(self, records: Records) -> Change:
+        """See ``Command.decide``. Raises Refused if the intent is not, or no longer, executed under this fence."""
+        found: Intent | None = records.get(self.keys[0])
+        if found is None or found.phase is not _PROCESSING or found.fence != self.intent.fence:
+            message = "the intent is not, or no longer, executed here; no business row can be written with it"
+            raise Refused(message, code="intent_not_running")
+        return Change(answer=None, trial=self.statements)
+
+
+def key_of(intent: Intent) -> Key:
+    """The key an intent is found by, whoever looks."""
+    return by_pair(intent.client_correlation_id, intent.server_correlation_id)
