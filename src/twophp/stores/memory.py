@@ -148,9 +148,7 @@ class MemoryStore:
         with self._lock:
             return [None if (slot := self._found.get(key)) is None else slot.record for key in keys]
 
-    # What nearly every call of a tracker is: one obligation, its line, and nothing else. The machine decides, as ever,
-    # and what is kept is what ``transact_at_once`` would keep. What is saved is the paper: no view, put and change are
-    # made to be read once.
+    # What nearly every call of a tracker is: one obligation and its line. No view, put and change are made for it.
 
     def reserve_at_once(self, command: Reserve, flows: Container[str], sealed: Sealed | None) -> bool:
         """Reserve, if nobody is in the way. False: somebody is, nothing was done, and ``transact`` is the way."""
