@@ -33,6 +33,7 @@ from twophp.core.errors import StoreUnavailable
 from twophp.core.phase import Settle
 from twophp.engine.exchange import encode
 from twophp.engine.requests import Head
+from twophp.ports import Then
 from twophp.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -191,7 +192,7 @@ async def test_a_plain_body_too_large_to_record_is_served_all_the_same(caplog: p
 
 async def failing_from(service: Service, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     """From the given number of writes on, the store is away."""
-    transact, count = MemoryStore.transact, 0
+    transact, submit, count = MemoryStore.transact, MemoryStore.submit, 0
 
     async def away(self: MemoryStore, *args: Any) -> Any:
         nonlocal count
@@ -200,8 +201,17 @@ async def failing_from(service: Service, monkeypatch: pytest.MonkeyPatch, writes
             raise StoreUnavailable("the disk is gone")
         return await transact(self, *args)
 
+    def away_later(self: MemoryStore, command: Any, then: Then) -> None:
+        nonlocal count
+        count += 1
+        if count > writes:
+            asyncio.get_running_loop().call_soon(then, None, StoreUnavailable("the disk is gone"))
+        else:
+            submit(self, command, then)
+
     await service.rows()
     monkeypatch.setattr(MemoryStore, "transact", away)
+    monkeypatch.setattr(MemoryStore, "submit", away_later)
     monkeypatch.setattr("twophp.engine.persistence.SHORT_PATIENCE_S", 0)
 
 

@@ -17,7 +17,7 @@ from twophp.asgi.messages import Send
 from twophp.core.errors import ConfigError, StorePoisoned
 from twophp.engine.current import RunningIntent
 from twophp.engine.exchange import StoredResponse
-from twophp.engine.execution import Settled
+from twophp.engine.running import Settled
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import verify
 from twophp.stores.sqlite.writer import Writer

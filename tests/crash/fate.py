@@ -19,7 +19,7 @@ from typing import Any, Final
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
 from twophp.asgi.server import Server
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Command, Records
+from twophp.ports import Change, Command, Records, Then
 from twophp.stores.sqlite import SQLiteStore
 
 STEPS: Final = ("register", "confirm", "settle", "sweep")
@@ -56,9 +56,13 @@ class Fate:
     def _await_in(self, server: Server) -> None:
         for step in STEPS:
             setattr(server.intents, step, self._around(step, getattr(server.intents, step)))
+        for step in ("confirm", "settle"):
+            told_later = f"{step}_then"
+            setattr(server.intents, told_later, self._told(step, getattr(server.intents, told_later)))
         assert isinstance(server.store, SQLiteStore)
         writer = server.store._writer
         setattr(writer, "transact", self._transacting(writer.transact))  # noqa: B010
+        setattr(writer, "submit", self._submitting(writer.submit))  # noqa: B010
         setattr(writer, "_sync", self._committing(writer._sync))  # noqa: B010
 
     def _around(self, step: str, call: Call) -> Call:
@@ -71,6 +75,24 @@ class Fate:
             self.at(f"{step} decided")
             _step.reset(token)
             return found
+
+        return stepping
+
+    def _told(self, step: str, call: Callable[..., None]) -> Callable[..., None]:
+        """The same for a step that the flush tells of: ``then`` is its last argument."""
+
+        def stepping(*arguments: Any) -> None:
+            *facts, then = arguments
+            self._last = step
+            token = _step.set(step)
+            self.at(f"{step} asked")
+
+            def told(found: Any, error: Exception | None) -> None:
+                self.at(f"{step} decided")
+                then(found, error)
+
+            call(*facts, told)
+            _step.reset(token)
 
         return stepping
 
@@ -87,6 +109,18 @@ class Fate:
             return await transact(Asked(command.keys, deciding, command.admission))
 
         return transacting
+
+    def _submitting(self, submit: Callable[..., None]) -> Callable[..., None]:
+        def submitting(command: Command, then: Then) -> None:
+            step = _step.get()
+
+            def deciding(records: Records) -> Change:
+                self._in_batch.add(step)
+                return command.decide(records)
+
+            submit(Asked(command.keys, deciding, command.admission), then)
+
+        return submitting
 
     def _committing(self, commit: Callable[[], None]) -> Callable[[], None]:
         def committing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from hmac import compare_digest
 from typing import Final, TypeAlias
@@ -19,7 +19,7 @@ from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
 from twophp.engine.conditions import ids_of, named
 from twophp.engine.exchange import OF_THE_MOMENT, StoredResponse
-from twophp.engine.execution import NameResource, Settled, Work
+from twophp.engine.running import NameResource, Settled, Work
 from twophp.wire import emit, fields, grammar
 from twophp.wire.problem import PROBLEMS, Problem, problem
 
@@ -97,10 +97,11 @@ def final(settled: Settled, *, passthrough: bool) -> Answer:
     intent, response = settled.intent, settled.response
     if intent.mode is _TRANSPARENT:
         return as_it_is(response)
-    auto = intent.mode is _AUTO_CONFIRM
-    status = response.status if auto else wire_status(response.status, passthrough=passthrough)
-    if auto:  # It looks like plain HTTP, so what the application says of caching holds (A-18).
+    status = response.status
+    if intent.mode is _AUTO_CONFIRM:  # It looks like plain HTTP, so what the application says of caching holds (A-18).
         return _settled(settled, status, server_correlation_id=intent.server_correlation_id, keeps_caching=True)
+    if status != OK:
+        status = wire_status(status, passthrough=passthrough)
     return _settled(settled, status)
 
 
@@ -189,26 +190,37 @@ def naming(extract: ResourceId | None) -> NameResource:
 
 
 def name_resource(extract: ResourceId, work: Work, response: StoredResponse) -> str:
-    """The resource's id (A-05): the first of several places that has one the wire can carry."""
-    for found in _candidates(extract, work, response):
-        name = str(found) if isinstance(found, int) else found
-        if isinstance(name, str) and name and grammar.matches_resource_id(name.encode("utf-8", "replace")):
-            return name
+    """The resource's id (A-05): the first of several places that has one the wire can carry.
+
+    What the handler named, the answer's own Resource-ID, its Location, what ``extract`` finds, and the path.
+    """
+    named = location = None
+    for name, value in response.headers:
+        key = name.lower()
+        if key == b"location":
+            location = location or value.decode("latin-1").strip()
+        elif key == _RESOURCE_ID:
+            named = named or value.decode("latin-1").strip()
+    said = work.running.resource_id
+    if said is not None and (found := _fitting(said)):
+        return found
+    if named is not None and (found := _fitting(named)):
+        return found
+    if location is not None and (found := _fitting(_last_segment(location))):
+        return found
+    if found := _fitting(_extracted(extract, work, response)):
+        return found
+    if work.request.method != "POST" and (found := _fitting(_last_segment(work.request.raw_path.decode("latin-1")))):
+        return found
     return work.intent.server_correlation_id
 
 
-def _candidates(extract: ResourceId, work: Work, response: StoredResponse) -> Iterator[object]:
-    """What stands in each place. Handlers and extractors are the service's own, so it may be anything."""
-    if work.running.resource_id is not None:
-        yield work.running.resource_id
-    named, location = _named(response)
-    if named is not None:
-        yield named
-    if location is not None:
-        yield _last_segment(location)
-    yield _extracted(extract, work, response)
-    if work.request.method != "POST":
-        yield _last_segment(work.request.raw_path.decode("latin-1"))
+def _fitting(found: object) -> str | None:
+    """A name, if the wire can carry it. Handlers and extractors are the service's own, so it may be anything."""
+    name = str(found) if isinstance(found, int) else found
+    if isinstance(name, str) and name and grammar.matches_resource_id(name.encode("utf-8", "replace")):
+        return name
+    return None
 
 
 def _extracted(extract: ResourceId, work: Work, response: StoredResponse) -> object:
@@ -218,18 +230,6 @@ def _extracted(extract: ResourceId, work: Work, response: StoredResponse) -> obj
     except (Exception, SystemExit):
         log.exception("resource_id failed (%s)", named(work.intent), extra=ids_of(work.intent))
         return None
-
-
-def _named(response: StoredResponse) -> tuple[str | None, str | None]:
-    """The first Resource-ID and the first Location among the application's fields."""
-    named = location = None
-    for name, value in response.headers:
-        key = name.lower()
-        if key == b"location":
-            location = location or value.decode("latin-1").strip()
-        elif key == _RESOURCE_ID:
-            named = named or value.decode("latin-1").strip()
-    return named, location
 
 
 def _last_segment(path: str) -> str | None:

@@ -406,23 +406,21 @@ class Handshake:
             guard_passed=self._unguarded if guard is None else await self._guard_passes(guard, asked, arrived),
             provisional_resource_id=server.mint(),
         )
-        try:
-            decision = await server.intents.confirm(command, server.policy_of)
-        except asyncio.CancelledError:
-            self._go_on_without_it(partial(server.intents.confirm, command, server.policy_of, again=True), scope)
-            raise
+        found = await self._runs.cross(command, scope)
+        answer = found if isinstance(found, Answer) else await self._not_run(found, scope)
+        if self._times:
+            intent = found.intent if isinstance(found, Decision) else answer.run.intent if answer.run else None
+            if intent is not None and not _is_refused(found):
+                server.observer.answered(2, intent, self._seconds() - began)
+        return answer
+
+    async def _not_run(self, decision: Decision, scope: Scope) -> Answer:
+        """A confirm that was refused, repeated, or does not wait (T1 rows 4, 5, 8, 11)."""
         if type(decision.verdict) is Refuse:
             if decision.verdict.code == OTHER_IDENTITY:
                 _audit("confirm", _intent_of(decision))
             return answers.refused(decision.verdict.code)
-        intent = _intent_of(decision)
-        if type(decision.verdict) is Goto and intent.mode is not _ASYNC:
-            answer = await self._runs.run(intent, scope)
-        else:
-            answer = await self._runs.told_later(decision, intent, scope)
-        if self._times:
-            server.observer.answered(2, intent, self._seconds() - began)
-        return answer
+        return await self._runs.told_later(decision, _intent_of(decision), scope)
 
     def _may_be_repeated(self, intent: Intent, asked: PhaseTwo, at: Instant, principal: str) -> bool:
         """Whether a recent outcome may be told without a transaction (T1 rows 6 and 7): what is settled stays so."""
@@ -459,6 +457,10 @@ class Handshake:
             raise Refused("another identity's intent", code=OTHER_IDENTITY)
         settled = await self._executions.settled(intent) if answers.has_outcome(intent) else None
         return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
+
+
+def _is_refused(found: Answer | Decision) -> bool:
+    return isinstance(found, Decision) and found.code is not None
 
 
 def _refused(decision: Decision) -> Answer:

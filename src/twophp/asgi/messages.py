@@ -12,8 +12,8 @@ import msgspec
 
 from twophp.core.errors import WireError
 from twophp.core.records import Instant
-from twophp.engine.execution import Execution
 from twophp.engine.requests import Head, Headers, tls_facts
+from twophp.engine.running import Execution
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

@@ -13,7 +13,7 @@ from typing import Final
 from twophp.asgi.messages import App, Message, Scope
 from twophp.asgi.shapes import Shapes
 from twophp.engine.exchange import RawHeaders, StoredResponse
-from twophp.engine.execution import Answered, Work
+from twophp.engine.running import Answered, Work
 from twophp.wire.fields import without_fields
 
 log: Final = logging.getLogger("twophp.asgi")
@@ -109,14 +109,11 @@ class Replay:
                 raise
             log.warning("the application let a cancellation escape that was not meant for it")
         finally:
-            self._end()
+            self._is_over = True
+            if self._over is not None:
+                self._over.set()
         if not self._is_complete:
             raise Unanswered("the application ended without a complete answer")
-
-    def _end(self) -> None:
-        self._is_over = True
-        if self._over is not None:
-            self._over.set()
 
     async def _receive(self) -> Message:
         if self._body is not None:
@@ -141,6 +138,7 @@ class Replay:
                 raise RuntimeError("the application sent a body after the end of its answer")
             self._chunks.append(message.get("body", b""))
             if not message.get("more_body", False):
-                self._is_complete = True
-                self._end()
+                self._is_complete = self._is_over = True
+                if self._over is not None:
+                    self._over.set()
                 self._answered(StoredResponse(self._status, self._headers, b"".join(self._chunks)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
+from contextvars import Context, copy_context
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,12 +15,13 @@ from twophp.asgi.messages import Answer, Scope
 from twophp.asgi.replay import Replay, live_scope, replayed_scope
 from twophp.asgi.server import Server
 from twophp.asgi.shapes import Shapes
-from twophp.core.errors import Refused, StoreError
+from twophp.core.errors import CommitUnknown, Refused, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
 from twophp.core.machine import Goto
-from twophp.core.phase import Decision
+from twophp.core.phase import Confirm, Decision
 from twophp.engine.conditions import Conditions
-from twophp.engine.execution import Answered, Execution, Settled, Work
+from twophp.engine.running import Answered, Execution, Settled, Work
+from twophp.kernel.intents import NotNamed
 
 log: Final = logging.getLogger("twophp.server")
 
@@ -40,8 +43,9 @@ class Runs:
         self._executions = server.executions
         self._shapes = shapes
         self._conditions = Conditions(log)
+        self.crossed = server.executions.crossed
 
-    def begin(self, intent: Intent, scope: Scope) -> Execution:
+    def begin(self, intent: Intent, scope: Scope, context: Context | None = None) -> Execution:
         """Run the application."""
 
         def handler(work: Work, answered: Answered) -> Awaitable[None]:
@@ -51,7 +55,57 @@ class Runs:
                 app_scope = replayed_scope(scope, work, self._shapes)
             return Replay(self._server.app, app_scope, work.request.body, answered).run()
 
-        return self._executions.begin(intent, handler)
+        return self._executions.begin(intent, handler, context)
+
+    async def cross(self, command: Confirm, scope: Scope) -> Answer | Decision:
+        """Confirm, run and settle; the answer, or the decision where there is nothing to run or nobody to wait for it.
+
+        The flush that makes the confirm durable starts the handler, and the one that settles tells this request. What
+        was confirmed runs, whether or not somebody still waits here (A-107).
+        """
+        crossing = _Crossing(self, command, scope)
+        self._executions.crossing += 1
+        try:
+            self._server.intents.confirm_then(command, self._server.policy_of, crossing)
+        except Exception as error:  # noqa: BLE001 - Refused at once: told as if the flush had.
+            crossing(None, error)
+        try:
+            found: Settled | Decision = await crossing.told
+        except StoreError as error:
+            if crossing.execution is None:
+                raise
+            raise _not_settled() from error
+        if crossing.execution is None or isinstance(found, Decision):
+            assert isinstance(found, Decision)
+            return found
+        return replace(self.final(found), run=crossing.execution)
+
+    async def resolve(self, crossing: _Crossing, command: Confirm, error: Exception) -> None:
+        """The flush could not say whether the confirm was written, or had to know more: ask once more (A-42)."""
+        try:
+            decision = await self._server.intents.confirm(command, self._server.policy_of, again=True)
+        except StoreUnavailable as still:
+            # What may have been written is not said to be nothing.
+            crossing.failed(error if isinstance(error, CommitUnknown) else still)
+        except Exception as worse:  # noqa: BLE001 - Whoever waits hears of it, whatever it is.
+            crossing.failed(worse)
+        else:
+            crossing.decided(decision)
+
+    def lost(self, error: Exception) -> None:
+        """Nobody waits any more, and nobody knows whether something is to be run: a sweep will find out."""
+        if isinstance(error, TwoPHPError):
+            self._conditions.known(logging.WARNING, "a request that was cut off cannot be gone on with", error=error)
+        else:
+            log.error("a request that was cut off cannot be gone on with", exc_info=error)
+
+    def resolving(self, crossing: _Crossing, command: Confirm, error: Exception) -> None:
+        """In a task of its own, which a shutdown waits for."""
+        self._executions.see_to(self.resolve(crossing, command, error))
+
+    def observed(self, decision: Decision) -> None:
+        """A decision that the flush has told."""
+        self._server.intents.observed(decision)
 
     async def run(self, intent: Intent, scope: Scope) -> Answer:
         """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""
@@ -86,10 +140,8 @@ class Runs:
         return replace(answers.as_it_is(response), run=execution)
 
     async def told_later(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
-        """A confirm whose request does not run the handler itself: asynchronous, or not the first (T1 row 8)."""
-        if isinstance(decision.verdict, Goto):
-            self.begin(intent, scope)
-        elif intent.phase is not _PROCESSING or intent.mode is not _ASYNC:
+        """A confirm whose request does not wait for the handler it began: asynchronous, or not the first (T1 row 8)."""
+        if not isinstance(decision.verdict, Goto) and (intent.phase is not _PROCESSING or intent.mode is not _ASYNC):
             settled = await self.outcome(intent)
             if settled is not None:
                 return self.final(settled)
@@ -114,6 +166,55 @@ class Runs:
         if intent.mode is _TRANSPARENT and settings.expose_server_id:  # draft §5.5.6: MAY
             return answers.as_it_is(settled.response, server_correlation_id=intent.server_correlation_id)
         return answers.final(settled, passthrough=settings.success_status == "passthrough")
+
+
+class _Crossing:
+    """A confirm on its way: told by the flush, it starts the handler at once; no task is woken in between."""
+
+    __slots__ = ("_command", "_context", "_runs", "_scope", "execution", "told")
+
+    def __init__(self, runs: Runs, command: Confirm, scope: Scope) -> None:
+        self._runs = runs
+        self._command = command
+        self._scope = scope
+        self._context = copy_context()  # The handler runs with the variables of the request that confirmed it.
+        self.told: asyncio.Future[Settled | Decision] = asyncio.get_running_loop().create_future()
+        self.execution: Execution | None = None
+
+    def __call__(self, decision: Decision | None, error: Exception | None) -> None:
+        """What the store has said."""
+        try:
+            if decision is not None:
+                self._context.run(self._runs.observed, decision)
+                self.decided(decision)
+            elif isinstance(error, CommitUnknown | StorePoisoned | NotNamed):
+                self._context.run(self._runs.resolving, self, self._command, error)
+            elif error is not None:
+                self.failed(error)
+        except Exception as worse:  # noqa: BLE001 - Whoever waits hears of it, whatever it is.
+            self.failed(worse)
+        finally:
+            self._runs.crossed()
+
+    def decided(self, decision: Decision) -> None:
+        """Run what is ours to run, or tell whoever waits what was decided."""
+        intent, told = decision.intent, self.told
+        begins = type(decision.verdict) is Goto and intent is not None
+        waits = begins and intent is not None and intent.mode is not _ASYNC
+        if not waits and not told.done():
+            told.set_result(decision)  # Before the handler begins: a 202 does not wait for it.
+        if begins and intent is not None:
+            execution = self._runs.begin(intent, self._scope, self._context)
+            if waits and not told.done():
+                self.execution = execution
+                execution.tell(told, "usual")
+
+    def failed(self, error: Exception) -> None:
+        """Tell whoever waits, or the log."""
+        if self.told.done():
+            self._runs.lost(error)
+        else:
+            self.told.set_exception(error)
 
 
 def _not_settled() -> Refused:

@@ -27,13 +27,14 @@ from twophp.engine.bites import MOST_LEFT
 from twophp.engine.calling import AT_A_TIME, Caller
 from twophp.engine.conditions import Conditions, ids_of, named
 from twophp.engine.exchange import StoredResponse, encode
-from twophp.engine.execution import Answered, Executions, Settled, Work
+from twophp.engine.execution import Executions
 from twophp.engine.intents import Intents
 from twophp.engine.obligation_changes import Held
 from twophp.engine.obligation_retention import INTERVAL_S as RETENTION_INTERVAL_S
 from twophp.engine.obligations import Obligations, Told
 from twophp.engine.observe import SILENT, Observer, Publishing, observed_by
 from twophp.engine.retention import purge
+from twophp.engine.running import Answered, Settled, Work
 from twophp.engine.ship import Shipper
 from twophp.ports import MintId, Store, Vault
 from twophp.wire import grammar

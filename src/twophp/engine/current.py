@@ -142,6 +142,18 @@ class RunningIntent:
             self._close()
             return self._bound
 
+    def has_more_to_settle(self) -> bool:
+        """Close; whether anything but an answer is to be settled with the intent: rows, obligations, a reference."""
+        with _binding:
+            self._bind, self._is_closed, self._all_left = None, True, None
+            return bool(
+                self._bound is not None
+                or self.statements
+                or self._open_blocks
+                or self.is_broken
+                or self.transaction_reference is not None
+            )
+
     def close_unless_open(self, all_left: Callable[[], object]) -> bool:
         """Close, unless a transaction's block is open: then ``all_left`` is called, in any thread, when none is."""
         with _binding:  # Or a block could be entered between the look and the closing, and its rows would be lost.

@@ -73,9 +73,12 @@ def decode_response(data: bytes) -> StoredResponse:
 
 def storable(response: StoredResponse) -> StoredResponse:
     """The answer as every replay repeats it; most are that already."""
-    headers = [pair for pair in response.headers if pair[0].lower() not in _NOT_STORED]
-    if len(headers) == len(response.headers):
+    for name, _value in response.headers:
+        if name.lower() in _NOT_STORED:
+            break
+    else:
         return response
+    headers = [pair for pair in response.headers if pair[0].lower() not in _NOT_STORED]
     return StoredResponse(response.status, tuple(headers), response.body)
 
 

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from collections.abc import Coroutine, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from uuid import UUID
-
-import msgspec
 
 from twophp.core.errors import ConstraintViolation, KeyMissing, Refused, StoreError, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
+from twophp.core.machine import Refuse
 from twophp.core.obligation import ObligationError
 from twophp.core.outcome import has_failed, has_succeeded
 from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision, Settle
 from twophp.core.policy import Policy
 from twophp.engine.bound import BoundObligations
 from twophp.engine.conditions import Conditions, ids_of, named
-from twophp.engine.current import RunningIntent, make_current
+from twophp.engine.current import RunningIntent, Trial, make_current
 from twophp.engine.exchange import (
     StoredRequest,
     StoredResponse,
@@ -41,6 +40,7 @@ from twophp.engine.obligation_changes import Held, SettlingAll
 from twophp.engine.obligations import Obligations
 from twophp.engine.persistence import AWAY, Patience, Persistence
 from twophp.engine.recent import Recent
+from twophp.engine.running import Execution, Handler, NameResource, Settled, Told, Work
 from twophp.kernel.intents import PolicyOf
 from twophp.ports import Statement
 
@@ -53,82 +53,6 @@ FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
 
 _DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
-
-
-class Work(msgspec.Struct, frozen=True):
-    """What a handler is given."""
-
-    intent: Intent
-    request: StoredRequest
-    running: RunningIntent
-
-
-class Settled(msgspec.Struct, gc=False):
-    """The end of an intent: the answer to everybody who asks."""
-
-    intent: Intent
-    response: StoredResponse
-    wording: Any = None  # What an edge makes of it, kept here so that every replay is spared the making.
-
-
-class Execution:
-    """One intent being executed. Whoever wants to know how it ends waits here, and may leave at any time."""
-
-    said: StoredResponse | None = None  # What the handler answered, whatever becomes of it.
-    raised: Exception | SystemExit | None = None  # What it raised, instead or afterwards.
-    is_over = False  # The handler has returned, which it may do long after it has answered.
-    is_settling = False  # Its answer is being settled beside it.
-    task: asyncio.Task[None]
-    _settled: Settled | None = None
-    _error: BaseException | None = None
-
-    def __init__(self, intent: Intent, running: RunningIntent) -> None:
-        self.intent = intent
-        self.running = running
-        self.context = copy_context()  # The context variables it runs with.
-        self._waiting: dict[asyncio.Future[Settled], Patience] = {}
-
-    def outcome(self, patience: Patience = "endless") -> asyncio.Future[Settled]:
-        """The outcome, once it is durable, or what keeps it from becoming so for longer than one is patient.
-
-        A future of the caller's own: to cancel it ends the waiting and not the work (A-107).
-        """
-        outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-        self._waiting[outcome] = patience
-        if self._settled is not None or self._error is not None:
-            self._tell()
-        return outcome
-
-    def forget(self, outcome: asyncio.Future[Settled]) -> None:
-        """Nobody waits for this one any more. A handler may run for long, and be asked about all the time."""
-        self._waiting.pop(outcome, None)
-
-    def late(self, error: StoreError, patience: Patience) -> None:
-        """The outcome is not durable yet: whoever is no more patient than this is told so."""
-        for outcome in [waiting for waiting, its in self._waiting.items() if its == patience]:
-            del self._waiting[outcome]
-            if not outcome.done():
-                outcome.set_exception(type(error)(str(error), code=error.code))
-
-    def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
-        """Tell everybody."""
-        self._settled, self._error = settled, error
-        self._tell()
-
-    def _tell(self) -> None:
-        for outcome in self._waiting:
-            if outcome.done():
-                continue
-            if self._settled is not None:
-                outcome.set_result(self._settled)
-            elif self._error is not None:
-                outcome.set_exception(self._error)
-
-
-Answered: TypeAlias = Callable[[StoredResponse], None]
-Handler: TypeAlias = Callable[[Work, Answered], Awaitable[None]]
-"""Does the work and says what it answers, once; it may then go on for a while. The answer does not wait for that."""
-NameResource: TypeAlias = Callable[[Work, StoredResponse], str]
 
 
 class Executions:
@@ -162,29 +86,44 @@ class Executions:
         self._max_result_bytes = max_result_bytes
         self._obligations = obligations
         self._bind = None if obligations is None else self._bound
+        self.crossing = 0  # Confirms that the store has, and that may begin something here once they are durable.
+        self._all_crossed: asyncio.Future[None] | None = None  # Somebody waits for the last of them.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._trial: Trial | None = None
         self._running: dict[str, Execution] = {}  # By server correlation id, until it is settled.
         self._asked_about: dict[str, Intent] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # The loop keeps only weak references.
         self._requests: Recent[StoredRequest] = Recent(entries=4_096, size=RECENT_BYTES)
         self._answers: Recent[Settled] = Recent(entries=4_096, size=RECENT_BYTES)
 
-    def begin(self, intent: Intent, handler: Handler) -> Execution:
-        """Start processing, in a task that nobody else may cancel; the caller may wait for its outcome or leave."""
-        provisional = intent.server_correlation_id  # A-05: a reader who knows nothing else can ask for it.
-        self._loop = asyncio.get_running_loop()
+    def begin(self, intent: Intent, handler: Handler, context: Context | None = None) -> Execution:
+        """Start processing, in a task that nobody else may cancel; the caller may wait for its outcome or leave.
+
+        ``context`` has the variables that the handler runs with, and is its own from here on.
+        """
+        key = intent.server_correlation_id  # The provisional id as well (A-05): who knows nothing else asks by it.
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._trial = loop, (loop, self._try_out)
         running = RunningIntent(
             intent,
-            provisional_resource_id=provisional,
+            provisional_resource_id=key,
             takes_statements=self._takes_statements,
             bind=self._bind,
-            trial=(self._loop, self._try_out),
+            trial=self._trial,
         )
-        execution = Execution(intent, running)
-        execution.task = self._loop.create_task(self._execute(execution, handler), context=execution.context)
-        self._tasks.add(execution.task)
-        execution.task.add_done_callback(self._tasks.discard)
-        self._running[intent.server_correlation_id] = execution
+        execution = Execution(intent, running, context or copy_context())
+        execution.task = task = loop.create_task(self._execute(execution, handler), context=execution.context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._running[key] = execution
         return execution
+
+    def crossed(self) -> None:
+        """One confirm less that the store has."""
+        self.crossing -= 1
+        if self._all_crossed is not None and not self.crossing and not self._all_crossed.done():
+            self._all_crossed.set_result(None)
 
     async def _try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
         """A store that is away says nothing about the statements: the handler waits, as its settlement would."""
@@ -202,6 +141,7 @@ class Executions:
 
     def _bound(self, intent: Intent) -> BoundObligations:
         assert self._obligations is not None
+        assert self._loop is not None
         timeout_ms = self._policy_of(intent).processing_timeout_ms  # A-81
         return BoundObligations(self._obligations, intent, timeout_ms, self._loop)
 
@@ -265,15 +205,26 @@ class Executions:
     async def drain(self, timeout_s: float) -> list[asyncio.Task[None]]:
         """Let what runs come to its end, what a handler does after its answer too; what did not make it in time.
 
-        What has no outcome by then is left to recovery (A-34). As long as it has none, it has a task here.
+        What has no outcome by then is left to recovery (A-34). As long as it has none, it has a task here, or the
+        store has its confirm or its outcome.
         """
         seconds = asyncio.get_running_loop().time
         until = seconds() + timeout_s
-        while left := [task for task in self._tasks if not task.done()]:
-            if (rest_s := until - seconds()) <= 0:
-                break
-            await asyncio.wait(left, timeout=rest_s)  # And look again: a settlement may have begun beside its handler.
-        return left
+        while True:
+            left = [task for task in self._tasks if not task.done()]
+            ends = {execution.outcome(): execution for execution in self._running.values()}
+            rest_s = until - seconds()
+            if not (left or ends or self.crossing) or rest_s <= 0:
+                return left
+            waits: list[asyncio.Future[Any]] = [*left, *ends]
+            if self.crossing:
+                self._all_crossed = asyncio.get_running_loop().create_future()
+                waits.append(self._all_crossed)
+            await asyncio.wait(waits, timeout=rest_s)  # And look again: more may have begun meanwhile.
+            for outcome, execution in ends.items():
+                execution.forget(outcome)
+                if outcome.done():
+                    outcome.exception()  # Heard of: whoever settles has said so.
 
     async def settled(self, intent: Intent) -> Settled:
         """The stored outcome of an intent that has one."""
@@ -334,7 +285,9 @@ class Executions:
                     log.exception("the handler of %s (%s)", where, named(intent), extra=ids_of(intent))
                     execution.raised = error
                 execution.is_over = True
-            if not execution.is_settling:
+                if execution.beside is not None:
+                    execution.beside.cancel()
+            if not execution.is_settling and not self._settle_at_once(execution, work):
                 # Whoever took it over and cannot even begin does not know what the one before has done (A-34).
                 unsaid = self._failed if request is not None or intent.fence == FIRST_FENCE else self._indeterminate
                 self._end(execution, await self._settle(execution, work, execution.said or unsaid))
@@ -344,10 +297,53 @@ class Executions:
             if not isinstance(error, Exception):
                 raise
 
+    def _settle_at_once(self, execution: Execution, work: Work) -> bool:
+        """Whether an ordinary outcome is on its way: the flush that makes it durable tells it, and no task waits.
+
+        Ordinary: the handler has answered and returned, and nothing else is to be settled with its answer. What the
+        flush cannot do is done once more by ``_settled_beside``, which knows all the rest.
+        """
+        response, running, intent = execution.said, execution.running, execution.intent
+        if response is None or running.has_more_to_settle():
+            return False
+        try:
+            succeeded = has_succeeded(response.status)
+            settle = Settle(
+                fence=intent.fence,
+                succeeded=succeeded,
+                status=response.status,
+                resource_id=self._name_resource(work, response) if succeeded else None,
+                indeterminate=response is self._indeterminate,
+            )
+            kept = storable(response)
+            if len(kept.body) > self._max_result_bytes:
+                kept = bounded(kept, self._max_result_bytes)
+            told = Told(self.written, execution, work, kept, copy_context())
+            self._intents.settle_then(intent, settle, encode(kept), self._policy_of(intent), told)
+        except Exception:  # noqa: BLE001 - Whatever it is meets the longer way as well, which tells what to do.
+            return False
+        return True
+
+    def written(
+        self, execution: Execution, work: Work, kept: StoredResponse, decision: Decision | None, *, failed: bool
+    ) -> None:
+        """The store has said what became of an outcome that was settled at once."""
+        intent = None if decision is None else decision.intent
+        if failed or decision is None or intent is None or type(decision.verdict) is Refuse:
+            self.see_to(self._settled_beside(execution, work))
+            return
+        self._intents.observed(decision)
+        settled = self._remember(Settled(intent, kept))
+        response = execution.said
+        if response is not None and kept is not response:
+            settled = Settled(intent, response)
+        self._end(execution, settled)
+
     def _answered(self, execution: Execution, work: Work, context: Context, response: StoredResponse) -> None:
         """Most handlers are over as soon as they have answered; one that goes on is settled beside it."""
         execution.said, execution.running.has_answered = response, True
-        self._loop.call_soon(self._settle_beside, execution, work, context=context)
+        assert self._loop is not None
+        execution.beside = self._loop.call_soon(self._settle_beside, execution, work, context=context)
 
     def _settle_beside(self, execution: Execution, work: Work) -> None:
         """A block of business rows may still be open here, as that of a dependency which is left after the answer.
@@ -356,6 +352,7 @@ class Executions:
         """
         if execution.is_over:
             return
+        assert self._loop is not None
         again = partial(self._loop.call_soon_threadsafe, self._settle_beside, execution, work, context=copy_context())
         if execution.running.close_unless_open(again):
             execution.is_settling = True

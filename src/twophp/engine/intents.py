@@ -32,7 +32,7 @@ from twophp.core.records import Key
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.reopening import found, transacted
 from twophp.kernel.intents import Also, Deciding, Follow, NotNamed, PolicyOf, Seals, Trying, key_of
-from twophp.ports import Admission, Part, Statement, Store, Vault
+from twophp.ports import Admission, Part, Statement, Store, Then, Vault
 
 log: Final = logging.getLogger("twophp.engine")
 
@@ -130,9 +130,30 @@ class Intents:
         seals: Seals = {"response": sealed}
         return self._decide(Deciding(keys, command, policy, self._writer, seals, None, self._follow, statements, also))
 
+    def confirm_then(self, command: Confirm, policy: Policy | PolicyOf, then: Then) -> None:
+        """As ``confirm``, told by the flush itself (``Store.submit``). After an error the caller may ask ``again``."""
+        key = by_pair(command.client_correlation_id, command.server_correlation_id)
+        self._store.submit(Deciding((key,), command, policy, self._writer, follow=self._follow), then)
+
+    def settle_then(
+        self, intent: Intent, command: Settle, response: bytes, policy: Policy | PolicyOf, then: Then
+    ) -> None:
+        """As ``settle`` of an intent that nothing else is settled with. An error is the caller's, who may settle."""
+        sealed = self._vault.seal(response, context=intent_seal_context(self._writer.source, intent, "response"))
+        keys: tuple[Key, ...] = (key_of(intent),)
+        if intent.counted_bytes is not None:
+            keys = (*keys, by_principal(intent.principal))
+        self._store.submit(
+            Deciding(keys, command, policy, self._writer, {"response": sealed}, None, self._follow), then
+        )
+
     def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Answered:
         """The heartbeat of whoever executes the intent."""
         return self._decide(Deciding((key_of(intent),), Renew(fence=intent.fence), policy, self._writer))
+
+    def observed(self, decision: Decision) -> None:
+        """Tell the observer of a decision that came by ``then``. Called where the request or the execution runs."""
+        self._observer.decided(decision)
 
     async def try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
         """See ``Trying``."""

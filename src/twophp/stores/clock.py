@@ -94,8 +94,12 @@ class StoreTime:
 
     def now(self) -> Instant:
         """The clock, never behind what was reached."""
-        with self._lock:
-            return self._now()
+        with self._lock:  # ``_now``, written out: every request comes by.
+            read = self._clock()
+            if read < self._read:
+                self._ahead += self._read - read
+            self._read = read
+            return read + self._ahead
 
     def reach(self, at: Instant) -> Instant:
         """Something was written at ``at``: time is never before it again. The time now."""

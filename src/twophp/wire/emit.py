@@ -45,6 +45,7 @@ _STATES: Final[dict[Phase, tuple[bytes, bytes]]] = {
 _WAITING, _COMMITTED = Phase.WAITING_CONFIRM, Phase.COMMITTED
 _WAITS: Final = _STATES[_WAITING]
 _SERVER_ID, _DEADLINE = fields.SERVER_CORRELATION_ID.key, fields.PONR_DEADLINE.key
+_RESOURCE_ID: Final = fields.RESOURCE_ID.key
 _EMPTY: Final = (b"content-length", b"0")
 # T2: what a repeated Phase 1 may be told about its intent. An expired one is refused instead.
 _REGISTERED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED})
@@ -80,8 +81,7 @@ def phase_one_answer(
 
 def waiting_answer(server_correlation_id: str, ttl_ms: int, deadline_at: Instant) -> Headers:
     """The same for an intent that waits, which nearly all do, with the length of its empty body."""
-    raw = server_correlation_id.encode()
-    if not grammar.matches_id(raw):
+    if not server_correlation_id.isascii() or not grammar.matches_id(raw := server_correlation_id.encode()):
         raise _broken(fields.SERVER_CORRELATION_ID)
     deadline = (_DEADLINE, format_instant(deadline_at).encode())
     return [(_SERVER_ID, raw), _WAITS, _ttl(ttl_ms), deadline, NO_STORE, _EMPTY]
@@ -103,7 +103,9 @@ def final_answer(
         raise _broken(fields.PHASE_STATE)
     headers = [_STATES[phase]]
     if resource_id is not None:
-        headers.append(_resource_id(resource_id))
+        if not resource_id.isascii() or not grammar.matches_resource_id(raw := resource_id.encode()):  # A-05
+            raise _broken(fields.RESOURCE_ID)
+        headers.append((_RESOURCE_ID, raw))
     if server_correlation_id is not None:
         headers.append(_server_id(server_correlation_id))
     if not app_sets_caching:

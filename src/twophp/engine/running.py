@@ -1,0 +1,131 @@
+"""One intent that is being executed: what its handler is given, and who waits for its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from twophp.core.errors import StoreError
+from twophp.core.intent import Intent
+from twophp.core.phase import Decision
+from twophp.engine.conditions import named
+from twophp.engine.current import RunningIntent
+from twophp.engine.exchange import StoredRequest, StoredResponse
+from twophp.engine.persistence import Patience
+
+log: Final = logging.getLogger("twophp.execution")
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a handler is given."""
+
+    intent: Intent
+    request: StoredRequest
+    running: RunningIntent
+
+
+class Settled(msgspec.Struct, gc=False):
+    """The end of an intent: the answer to everybody who asks."""
+
+    intent: Intent
+    response: StoredResponse
+    wording: Any = None  # What an edge makes of it, kept here so that every replay is spared the making.
+
+
+class Execution:
+    """One intent being executed. Whoever wants to know how it ends waits here, and may leave at any time."""
+
+    said: StoredResponse | None = None  # What the handler answered, whatever becomes of it.
+    raised: Exception | SystemExit | None = None  # What it raised, instead or afterwards.
+    is_over = False  # The handler has returned, which it may do long after it has answered.
+    is_settling = False  # Its answer is being settled beside it.
+    task: asyncio.Task[None]
+    beside: asyncio.Handle | None = None  # Settles its answer unless the handler returns at once.
+    _settled: Settled | None = None
+    _error: BaseException | None = None
+
+    def __init__(self, intent: Intent, running: RunningIntent, context: Context) -> None:
+        self.intent = intent
+        self.running = running
+        self.context = context  # The context variables it runs with.
+        self._waiting: dict[asyncio.Future[Any], Patience] = {}
+
+    def tell(self, outcome: asyncio.Future[Any], patience: Patience) -> None:
+        """Somebody waits, who has a future already. Only before the outcome is known."""
+        self._waiting[outcome] = patience
+
+    def outcome(self, patience: Patience = "endless") -> asyncio.Future[Settled]:
+        """The outcome, once it is durable, or what keeps it from becoming so for longer than one is patient.
+
+        A future of the caller's own: to cancel it ends the waiting and not the work (A-107).
+        """
+        outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._waiting[outcome] = patience
+        if self._settled is not None or self._error is not None:
+            self._tell()
+        return outcome
+
+    def forget(self, outcome: asyncio.Future[Settled]) -> None:
+        """Nobody waits for this one any more. A handler may run for long, and be asked about all the time."""
+        self._waiting.pop(outcome, None)
+
+    def late(self, error: StoreError, patience: Patience) -> None:
+        """The outcome is not durable yet: whoever is no more patient than this is told so."""
+        for outcome in [waiting for waiting, its in self._waiting.items() if its == patience]:
+            del self._waiting[outcome]
+            if not outcome.done():
+                outcome.set_exception(type(error)(str(error), code=error.code))
+
+    def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
+        """Tell everybody."""
+        self._settled, self._error = settled, error
+        self._tell()
+
+    def _tell(self) -> None:
+        for outcome in self._waiting:
+            if outcome.done():
+                continue
+            if self._settled is not None:
+                outcome.set_result(self._settled)
+            elif self._error is not None:
+                outcome.set_exception(self._error)
+
+
+Answered: TypeAlias = Callable[[StoredResponse], None]
+Handler: TypeAlias = Callable[[Work, Answered], Awaitable[None]]
+"""Does the work and says what it answers, once; it may then go on for a while. The answer does not wait for that."""
+NameResource: TypeAlias = Callable[[Work, StoredResponse], str]
+
+
+class Told:
+    """What the flush tells about an outcome that was settled at once. It runs as the execution did, for observers."""
+
+    __slots__ = ("_context", "_execution", "_kept", "_work", "_written")
+
+    def __init__(
+        self,
+        written: Callable[..., None],
+        execution: Execution,
+        work: Work,
+        kept: StoredResponse,
+        context: Context,
+    ) -> None:
+        self._written = written
+        self._execution = execution
+        self._work = work
+        self._kept = kept
+        self._context = context
+
+    def __call__(self, decision: Decision | None, error: Exception | None) -> None:
+        """See ``Store.submit``."""
+        told = self._execution, self._work, self._kept
+        try:
+            self._context.run(self._written, *told, decision, failed=error is not None)
+        except Exception:  # Whoever waits hears of the outcome all the same.
+            log.exception("an outcome could not be told at once (%s)", named(self._execution.intent))
+            self._context.run(self._written, *told, None, failed=True)
