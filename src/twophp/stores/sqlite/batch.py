@@ -89,7 +89,8 @@ class Batch:
         """COMMIT is through: what was written is known."""
         self._known.flushed(self._written, self._head())
 
-    def _loaded(self, commands: Iterable[Command]) -> Snapshot:
+    def _loaded(self, commands: Sequence[Command]) -> Snapshot:
+        self._known.ask_again(key for command in commands for key in command.keys)
         slots, has = self._known.slots, self._known.has
         wanted: defaultdict[str, list[Any]] = defaultdict(list)
         for command in commands:

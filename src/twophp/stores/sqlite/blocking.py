@@ -136,7 +136,7 @@ class BlockingSQLite:
         """With the turn. A batch leaves the queue when it is over, so an interrupt at any point loses none of it."""
         jobs: list[Job] = [self._waiting[place] for place in range(min(len(self._waiting), self._batch_limit))]
         try:
-            run_here(self._writer.write(jobs))
+            run_here(self._writer.write(lambda: jobs))
         except BaseException as error:
             self._give_up(jobs, error)
             raise

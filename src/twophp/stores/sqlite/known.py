@@ -1,9 +1,19 @@
-"""What this handle knows without asking: the records it wrote last, for as long as nobody else writes.
+"""What this handle knows without reading it: the records it wrote last.
 
 A handshake reads its intent three times, and most often it is read by the process that wrote it. SQLite counts the
 commits of other connections (``data_version``); while that number stands still, what we wrote is what is there, and
-where we ended is where the journal ends. One commit by anybody else, or one failed batch of ours, and everything is
-forgotten.
+where we ended is where the journal ends. One failed batch of ours, and everything is forgotten.
+
+A commit by anybody else puts everything in doubt, and where the journal ends is read anew. Of the records only intents
+are kept: between workers on one file each intent mostly stays with the worker that registered it, while counters and
+fences are changed by all. Before a doubted intent is used, its row is asked for id, version, phase and fence, inside
+the write transaction, in which nobody else writes:
+
+- Whatever any handle changes about an intent raises its version, so an equal version means an equal record. What
+  another handle has settled, renewed, recovered, replaced or forgotten is read anew, also by whoever only looks.
+- Whoever edits the file by hand may leave the version. The phase and the fence are what decides whether something runs
+  or settles; an intent that was set back differs in one of them, is read, and is then held against its history.
+- Other columns that were edited by hand are not seen here. They are ours to know better: we wrote them.
 """
 
 from __future__ import annotations
@@ -12,12 +22,17 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import apsw
+import msgspec
 
 from twophp.core.errors import StoreError
+from twophp.core.intent import Intent
 from twophp.core.records import Instant, Key
 from twophp.kernel.overlay import Slot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row
+
+_encode: Final = msgspec.json.Encoder().encode
+_STATES_OF_INTENTS: Final = sql("states_of_intents")
 
 GENERATION: Final = 8_192  # keys; two generations are kept, so memory does not grow with what is stored
 
@@ -51,13 +66,14 @@ class Known:
         self._version = -1
         self.slots: dict[Key, Slot] = {}
         self._old: dict[Key, Slot] = {}
+        self._doubted: dict[Key, Slot] = {}
         self._head: Head | None = None
 
     def refresh(self) -> bool:
         """Whether another connection has written. Call it inside the write transaction, in which nobody else can."""
         version = self._connection.execute("PRAGMA data_version").get
         if version != self._version:
-            self.forget()
+            self._doubt()
             is_first, self._version = self._version == -1, version
             return not is_first
         if len(self.slots) > GENERATION:
@@ -75,6 +91,30 @@ class Known:
             self.slots[held] = self._old.pop(held)
         return True
 
+    def ask_again(self, keys: Iterable[Key]) -> None:
+        """Know those of the doubted intents under ``keys`` whose rows are still ours, and forget the others."""
+        doubted = self._doubted
+        asked = {slot.id: slot for key in keys if (slot := doubted.get(key)) is not None}
+        if not asked:
+            return
+        for slot in asked.values():
+            for held in slot.keys:
+                doubted.pop(held, None)
+        for id_, *state in self._connection.execute(_STATES_OF_INTENTS, (_encode(list(asked)).decode(),)):
+            slot = asked[id_]
+            intent = slot.record
+            assert isinstance(intent, Intent), "only intents are kept"
+            if state == [intent.server_correlation_id, intent.version, intent.phase, intent.fence]:
+                self.slots.update(dict.fromkeys(slot.keys, slot))
+
+    def _doubt(self) -> None:
+        """Another handle has written. Bounded as ``slots`` is: what does not fit is read anew."""
+        if len(self._doubted) > GENERATION:
+            self._doubted = {}
+        for known in (self._old, self.slots):
+            self._doubted.update((key, slot) for key, slot in known.items() if isinstance(slot.record, Intent))
+        self.slots, self._old, self._head = {}, {}, None
+
     def head(self) -> Head:
         """Where things have come to. To be asked for inside the write transaction, and after ``refresh``."""
         return self._head or read_head(self._connection)
@@ -88,4 +128,4 @@ class Known:
 
     def forget(self) -> None:
         """Nothing is known."""
-        self.slots, self._old, self._head = {}, {}, None
+        self.slots, self._old, self._doubted, self._head = {}, {}, {}, None

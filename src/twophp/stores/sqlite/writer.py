@@ -31,7 +31,7 @@ from twophp.kernel.admission import Queue
 from twophp.kernel.apply import Failure
 from twophp.kernel.commands import Reading
 from twophp.ports import Load
-from twophp.stores.clock import StoreTime, seconds_without_cpu, steady_seconds
+from twophp.stores.clock import StoreTime, pause, seconds_without_cpu, steady_seconds
 from twophp.stores.sqlite.batch import Batch
 from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, roll_back, translate
@@ -51,6 +51,7 @@ log: Final = logging.getLogger("twophp.store")
 QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints write hot pages less often.
+LOCK_PAUSE_S: Final = 0.000_5
 ALONE: Final = 1  # Who is still alone after a turn of the loop needs no second look.
 
 _BEGIN: Final = sql("begin")
@@ -279,28 +280,37 @@ class Writer:
 
     def _requests(self) -> Flow:
         """What somebody waits for."""
-        yield from self.write(self._waiting.take())
+        yield from self.write(self._waiting.take)
         self._waiting.asked()
 
     def _bite(self, jobs: list[Job]) -> Flow:
         """Changes that nobody waits for, in a batch of their own, so that it is known what they take."""
         began = self._seconds()
-        yield from self.write(jobs)
+        yield from self.write(lambda: jobs)
         self._waiting.bitten(began)
 
-    def write(self, jobs: list[Job]) -> Flow:
-        """One batch, made durable, and everybody told."""
+    def write(self, take: Callable[[], list[Job]]) -> Flow:
+        """One batch, made durable, and everybody told.
+
+        ``take`` says what is in it, and is called with the lock in hand: what comes while another process holds the
+        lock shares this commit.
+        """
+        trouble: Exception | None = None
+        try:
+            yield from self._begin()
+        except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
+            trouble = error
+        jobs = take()
         self._latest_batch = len(jobs)
         self._batches += 1
         self._changes += len(jobs)
-        tell(jobs, (yield from self._flush(jobs)))
+        tell(jobs, (yield from self._flush(jobs)) if trouble is None else self._failed(jobs, trouble))
         if self._log_pages >= CHECKPOINT_PAGES:
             yield from self._checkpoint()
 
     def _flush(self, jobs: list[Job]) -> Generator[Wait, None, list[Outcome]]:
         """One transaction for all; if a change cannot be written, one savepoint for each, so one harms nobody."""
         try:
-            yield from self._begin()
             if self._known.refresh():
                 self._waiting.asked()  # Another handle writes: its requests wait while we hold the lock.
             batch = None
@@ -323,13 +333,16 @@ class Writer:
             else:
                 self._connection.execute(sql("rollback"))
         except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
-            self.undo(error)
-            return self._look_up(jobs, error) if isinstance(error, apsw.FullError) else _failures(jobs, error)
+            return self._failed(jobs, error)
         except BaseException as error:
             self.undo(error)  # Whoever stops the process may be talked out of it, and then goes on from here.
             tell(jobs, [Failure(CommitUnknown("the writer was interrupted")) for _job in jobs])
             raise
         return outcomes
+
+    def _failed(self, jobs: list[Job], error: Exception) -> list[Outcome]:
+        self.undo(error)
+        return self._look_up(jobs, error) if isinstance(error, apsw.FullError) else _failures(jobs, error)
 
     def _look_up(self, jobs: list[Job], error: Exception) -> list[Outcome]:
         """The disk is full: whoever changes nothing is answered from what is durable, the others hear of it."""
@@ -352,8 +365,21 @@ class Writer:
             self._connection.set_busy_timeout(0)
             self._connection.execute(_BEGIN)
         except apsw.BusyError:
-            self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-            yield partial(self._connection.execute, _BEGIN)
+            yield self._wait_for_the_lock
+
+    def _wait_for_the_lock(self) -> None:
+        """Look often. The lock is held for a few milliseconds at a time, and SQLite's own pauses grow with each look.
+
+        Whoever had waited longest would look least often, and find the lock taken again.
+        """
+        until = self._seconds() + BUSY_TIMEOUT_MS / 1_000
+
+        def is_patient(_looks: int) -> bool:
+            pause(LOCK_PAUSE_S)
+            return self._seconds() < until
+
+        self._connection.set_busy_handler(is_patient)
+        self._connection.execute(_BEGIN)
 
     def _run(self, jobs: list[Job]) -> tuple[Batch, list[Outcome]]:
         batch = Batch(self._connection, self._time, self._known)
