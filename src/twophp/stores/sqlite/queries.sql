@@ -86,8 +86,8 @@ UPDATE intent SET phase = ?, version = ?, confirmed_at = ?, settled_at = ?, stat
     lease_until = ?, fence = ?, has_payload = ?, transaction_reference = ?, due_at = ?, indeterminate = ? WHERE id = ? AND version = ?;
 
 -- name: states_of_intents
-SELECT id, server_correlation_id, version, phase, fence
-FROM json_each(?) AS wanted CROSS JOIN intent ON id = wanted.value;
+SELECT intent.id, server_correlation_id, version, phase, fence
+FROM json_each(?) AS wanted CROSS JOIN intent ON intent.id = wanted.value;
 
 -- name: delete_intent
 DELETE FROM intent WHERE id = ?;
