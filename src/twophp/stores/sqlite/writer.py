@@ -51,7 +51,7 @@ log: Final = logging.getLogger("twophp.store")
 QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints write hot pages less often.
-LOCK_PAUSE_S: Final = 0.000_5
+LOCK_PAUSE_S: Final = 0.000_2
 ALONE: Final = 1  # Who is still alone after a turn of the loop needs no second look.
 
 _BEGIN: Final = sql("begin")
