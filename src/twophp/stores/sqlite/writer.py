@@ -31,12 +31,13 @@ from twophp.kernel.admission import Queue
 from twophp.kernel.apply import Failure
 from twophp.kernel.commands import Reading
 from twophp.ports import Load
-from twophp.stores.clock import StoreTime, pause, seconds_without_cpu, steady_seconds
+from twophp.stores.clock import StoreTime, seconds_without_cpu, steady_seconds
 from twophp.stores.sqlite.batch import Batch
 from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, roll_back, translate
 from twophp.stores.sqlite.flow import Flow, Wait, resumed, run_here, tell
 from twophp.stores.sqlite.known import Known, read_head
+from twophp.stores.sqlite.lock import begin_when_free
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ log: Final = logging.getLogger("twophp.store")
 QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints write hot pages less often.
-LOCK_PAUSE_S: Final = 0.000_2
 ALONE: Final = 1  # Who is still alone after a turn of the loop needs no second look.
 
 _BEGIN: Final = sql("begin")
@@ -365,21 +365,7 @@ class Writer:
             self._connection.set_busy_timeout(0)
             self._connection.execute(_BEGIN)
         except apsw.BusyError:
-            yield self._wait_for_the_lock
-
-    def _wait_for_the_lock(self) -> None:
-        """Look often. The lock is held for a few milliseconds at a time, and SQLite's own pauses grow with each look.
-
-        Whoever had waited longest would look least often, and find the lock taken again.
-        """
-        until = self._seconds() + BUSY_TIMEOUT_MS / 1_000
-
-        def is_patient(_looks: int) -> bool:
-            pause(LOCK_PAUSE_S)
-            return self._seconds() < until
-
-        self._connection.set_busy_handler(is_patient)
-        self._connection.execute(_BEGIN)
+            yield partial(begin_when_free, self._connection, self._seconds, BUSY_TIMEOUT_MS / 1_000)
 
     def _run(self, jobs: list[Job]) -> tuple[Batch, list[Outcome]]:
         batch = Batch(self._connection, self._time, self._known)
