@@ -62,6 +62,7 @@ from twophp.ports import Clock
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import open_vault, opening
+from twophp.wire.grammar import TRUE
 from twophp.wire.mistaken import mistaken_opt_in
 from twophp.wire.parse import MUTATIONS, asks_for_status, opted_in
 
@@ -205,10 +206,8 @@ class TwoPhaseMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection. A request without the opt-in costs the look-up of its shape and two comparisons."""
         if scope["type"] != "http":
-            serve = self.app
-            if scope["type"] == "lifespan" and not self._fails_open():
-                serve = self._lifespan
-            await serve(scope, receive, send)
+            is_ours = scope["type"] == "lifespan" and not self._fails_open()
+            await (self._lifespan if is_ours else self.app)(scope, receive, send)
             return
         headers, method = scope["headers"], scope["method"]
         shape = self._shapes.get(tuple(map(name_of, headers))) or self._learn(headers)
@@ -224,7 +223,10 @@ class TwoPhaseMiddleware:
             ):
                 return
             await self.app(scope, receive, send)
-        elif not await self._served(scope, receive, send, shape):
+            return
+        is_ordinary = shape.asks and headers[shape.enabled][1] == TRUE and method not in READS
+        serve = self._two_phase if is_ordinary else self._served
+        if not await serve(scope, receive, send, shape):
             await self.app(scope, receive, send)
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, shape: Shape) -> bool:
@@ -479,11 +481,13 @@ async def _say(answer: Answer, send: Send) -> None:
     if run is None:
         await send_answer(send, answer)
         return
+    was_over = run.is_over  # Then its variables do not change any more.
     take_over(run.context)
     await send_answer(send, answer)
     if not run.is_over:
         await asyncio.wait([run.task])  # To cancel this ends the waiting and not the work (A-107).
-    take_over(run.context)
+    if not was_over:
+        take_over(run.context)
     if run.raised is not None and run.said is not None and run.intent.mode is Mode.TRANSPARENT:
         raise run.raised  # After its answer, to the server, as it would without us.
 

@@ -43,7 +43,7 @@ class Runs:
         self._executions = server.executions
         self._shapes = shapes
         self._conditions = Conditions(log)
-        self.crossed = server.executions.crossed
+        self.crossed, self.observed = server.executions.crossed, server.intents.observed
 
     def begin(self, intent: Intent, scope: Scope, context: Context | None = None) -> Execution:
         """Run the application."""
@@ -102,10 +102,6 @@ class Runs:
     def resolving(self, crossing: _Crossing, command: Confirm, error: Exception) -> None:
         """In a task of its own, which a shutdown waits for."""
         self._executions.see_to(self.resolve(crossing, command, error))
-
-    def observed(self, decision: Decision) -> None:
-        """A decision that the flush has told."""
-        self._server.intents.observed(decision)
 
     async def run(self, intent: Intent, scope: Scope) -> Answer:
         """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""

@@ -6,6 +6,7 @@ come from the live request that confirms it; a store of credentials is nothing a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, TypeAlias
 
@@ -51,14 +52,12 @@ class StoredResponse(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
 _decode_request: Final = msgspec.msgpack.Decoder(StoredRequest).decode
 _decode_response: Final = msgspec.msgpack.Decoder(StoredResponse).decode
 
 
-def encode(value: StoredRequest | StoredResponse) -> bytes:
-    """The bytes to seal."""
-    return _encode(value)
+encode: Final[Callable[[StoredRequest | StoredResponse], bytes]] = msgspec.msgpack.Encoder().encode
+"""The bytes to seal."""
 
 
 def decode_request(data: bytes) -> StoredRequest:
