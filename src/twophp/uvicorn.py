@@ -18,12 +18,14 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from copy import copy
 from functools import partial
+from types import coroutine
 from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
-from twophp.asgi.messages import WITHOUT_CONTENT, Answer, Receive, Scope, Send
+from twophp.asgi.messages import WITHOUT_CONTENT, Answer, Message, Receive, Scope, Send
 from twophp.asgi.middleware import GIVEN, Given
 from twophp.asgi.polling import READS
 from twophp.asgi.surrounding import Surrounding, name_of, surrounding_of
@@ -31,6 +33,7 @@ from twophp.core.errors import ConfigError
 from twophp.core.intent import Mode
 from twophp.engine.current import take_over
 from twophp.engine.environment import flag_in
+from twophp.engine.identify import anonymous
 from twophp.wire import fields
 from twophp.wire.parse import asks_for_status, opted_in
 
@@ -52,6 +55,7 @@ log: Final = logging.getLogger("twophp.server")
 
 BYPASS_VARIABLE: Final = "TWOPHP_BYPASS_MIDDLEWARE"
 _FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
+_WITH_BODY: Final = frozenset({b"transfer-encoding", b"expect"})
 _SERVER_ID: Final = fields.SERVER_CORRELATION_ID.key
 _AUTO_CONFIRM: Final = fields.AUTO_CONFIRM.key
 # What uvicorn lets out, of all lines at once: it looks at each name and each value by itself.
@@ -68,6 +72,8 @@ class ShortCut:
         self._has_bypassed = has_bypassed
         self._proxies = [_alone(layer) for layer in surrounding.outer if type(layer) is ProxyHeadersMiddleware]
         self._acts_on_origin = surrounding.acts_on_origin
+        settings = self.middleware.settings
+        self._needs_nobody = settings.identify is anonymous and settings.late_confirm_guard is None
         # Uvicorn's own log of every ASGI message, at the level "trace": there is to be one for these requests, too.
         self._is_logged = any(type(layer) is MessageLoggerMiddleware for layer in surrounding.outer)
 
@@ -92,6 +98,18 @@ class ShortCut:
         if _SERVER_ID not in found or scope["method"] in READS:
             return False
         return not self.middleware.recalls(found[_SERVER_ID].decode("latin-1"))
+
+    def is_repeat(self, scope: Scope) -> bool:
+        """Whether its answer is at hand: a confirm of a recent outcome, without a body, and nobody has to be asked."""
+        if not self._needs_nobody:
+            return False
+        found = dict(scope["headers"])
+        return (
+            _SERVER_ID in found
+            and found.get(b"content-length", b"0") == b"0"
+            and not (found.keys() & _WITH_BODY)
+            and self.middleware.recalls(found[_SERVER_ID].decode("latin-1"))
+        )
 
     async def answered(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
         """The middleware's answer to a scope as the layers around it would have handed it on."""
@@ -148,23 +166,62 @@ def _found(app: Any) -> ShortCut:
 class Protocol(HttpToolsProtocol):
     """Uvicorn's protocol, with the short-cut. Reading, pipelines, time limits and drain are uvicorn's own."""
 
+    _is_reading = False  # A request's head has just been read, so nobody else is being answered.
+
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
         super().__init__(config, *args, **more)
         short_cut = short_cut_of(config)
         self._short_cut = short_cut if short_cut.is_open() else None
 
+    def on_headers_complete(self) -> None:
+        """See uvicorn."""
+        self._is_reading = True
+        try:
+            super().on_headers_complete()
+        finally:
+            self._is_reading = False
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Begin to answer a request. What ``limit_concurrency`` refuses has another application."""
         scope: Any = cycle.scope
-        if app is self.app and self._short_cut is not None and self._short_cut.takes(scope):
-            app = partial(self._answer, self._short_cut, cycle)
-        super()._start_asgi_task(cycle, app)
+        receive: Any = cycle.receive  # Uvicorn has types of its own for messages.
+        send: Any = cycle.send
+        short_cut = self._short_cut
+        if app is not self.app or short_cut is None or not short_cut.takes(scope):
+            super()._start_asgi_task(cycle, app)
+        # What waited in a pipeline is begun when the one before it ends: without a task of its own, a thousand of them
+        # would end inside each other.
+        elif not (self._is_reading and short_cut.is_repeat(scope)):
+            answering = partial(short_cut.answered, scope, receive, send)
+            super()._start_asgi_task(cycle, partial(self._answer, answering, cycle))
+        elif (rest := self._begun(short_cut.answered(scope, _no_body, send), cycle)) is not None:
+            super()._start_asgi_task(cycle, partial(self._answer, lambda: rest, cycle))
+
+    def _begun(
+        self, answering: Coroutine[Any, Any, Answer | None], cycle: RequestResponseCycle
+    ) -> Awaitable[Answer | None] | None:
+        """Answer without a task what needs not wait. None, or what is left to do."""
+        try:
+            pending = answering.send(None)
+        except StopIteration as told:
+            answer: Answer | None = told.value
+            if answer is not None and self._says(answer, cycle):
+                return None
+            return _told(partial(_same, answer))
+        except Exception as error:  # noqa: BLE001 - As in ``_answer``.
+            return _told(partial(_raise, error))
+        return _rest(answering, pending)
 
     async def _answer(
-        self, short_cut: ShortCut, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
+        self,
+        answering: Callable[[], Awaitable[Answer | None]],
+        cycle: RequestResponseCycle,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         try:
-            answer = await short_cut.answered(scope, receive, send)
+            answer = await answering()
         except Exception as error:  # noqa: BLE001 - Raised again, where the layers around the middleware see it.
             given: Given = partial(_raise, error)
         else:
@@ -199,6 +256,30 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
         cycle.on_response()
         return True
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _told(given: Given) -> Answer | None:
+    return given()
+
+
+@coroutine
+def _rest(answering: Coroutine[Any, Any, Answer | None], pending: object) -> Generator[Any, Any, Answer | None]:
+    """A coroutine whose first step was taken, and what it waits for since: hand that on, as ``await`` would."""
+    try:
+        while True:
+            try:
+                told = yield pending
+            except BaseException as error:  # noqa: BLE001 - A cancellation is the coroutine's to hear of.
+                pending = answering.throw(error)
+            else:
+                pending = answering.send(told)
+    except StopIteration as over:
+        answer: Answer | None = over.value
+        return answer
 
 
 def _head(answer: Answer, cycle: RequestResponseCycle) -> bytes | None:

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tests.asgi.driver import OUTGOING, START_MS
 from tests.asgi.sockets import Listener
 from tests.core.profile import STEADY
-from twophp import Policy, TwoPHPError, current_intent
+from twophp import Policy, TwoPHPError, anonymous, current_intent
 from twophp.asgi import ExposeFields, TwoPhaseMiddleware
 from twophp.engine.requests import Head
 from twophp.uvicorn import Protocol, short_cut_of
@@ -85,13 +85,13 @@ def check(_head: Head, body: bytes) -> None:
         raise ValueError("not valid")
 
 
-def shop(make: Callable[..., Any] = Starlette, **more: Any) -> Any:
+def shop(make: Callable[..., Any] = Starlette, identify: Any = who, **more: Any) -> Any:
     app = make(routes=[Route("/{name}", handle, methods=["GET", "POST", "PUT"])], **more)
     app.add_middleware(
         TwoPhaseMiddleware,
         service="shop",
         store="memory:",
-        identify=who,
+        identify=identify,
         prevalidate=check,
         policies={"POST /later": Policy.standard(mode="async"), "*": Policy.standard()},
         allow_insecure=True,
@@ -243,6 +243,23 @@ async def test_every_answer_has_the_same_bytes(name: str) -> None:
 
 
 @pytest.mark.req("P-0-b", "P-11-e")
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_answers_at_hand_have_the_same_bytes(name: str) -> None:
+    await both(SCRIPTS[name], lambda: shop(identify=anonymous), proxy_headers=True)
+
+
+@pytest.mark.req("P-0-b")
+async def test_a_thousand_repeats_in_a_pipeline() -> None:
+    replays = two("c", close=False) * 1_000
+    heard = await both(
+        [[one("c")], [two("c")], [replays + two("c")], [one("d", close=False) + replays + ask("GET", "/orders")]],
+        lambda: shop(identify=anonymous),
+    )
+    assert heard[2].count(b"COMMITTED") == 1_001
+    assert heard[3].count(b"HTTP/1.1 ") == 1_002
+
+
+@pytest.mark.req("P-0-b", "P-11-e")
 @pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
 @pytest.mark.parametrize("name", ["a handshake: orders", "status reads", "what the service's own code raises"])
 async def test_fastapi_and_a_root_path_make_no_difference(name: str) -> None:
@@ -291,6 +308,7 @@ REQUESTS = st.builds(
 def test_whatever_comes_the_bytes_are_the_same(requests: list[tuple[bytes, int]]) -> None:
     script = [[piece for piece in (raw[:cut], raw[cut:]) if piece] for raw, cut in requests]
     asyncio.run(both([[one("c-1")], *script]))
+    asyncio.run(both([[one("c-1")], [two("c-1")], *script], lambda: shop(identify=anonymous)))
 
 
 class Watching:
