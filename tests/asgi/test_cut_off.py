@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
+import apsw
 import pytest
 
 from tests.asgi.driver import AUTO, CLIENT, SERVER, STATE, Reply, serving
 from twophp import Policy
+from twophp.core.errors import StoreUnavailable
 from twophp.engine.outbox import Outbox
+from twophp.stores.memory import MemoryStore
+from twophp.stores.sqlite.writer import Writer
 
 pytestmark = pytest.mark.anyio
 
@@ -74,3 +79,46 @@ def count_starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Outbox, "_begin", counted)
     return started
+
+
+@pytest.mark.req("A-107", "A-42")
+@pytest.mark.parametrize("leaves", [False, True], ids=["it waits", "it leaves"])
+async def test_a_confirm_of_unknown_outcome_runs_once(
+    leaves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, failed = Writer._sync, asyncio.Event()
+
+    def failing(self: Writer) -> None:
+        if failed.is_set():
+            sync(self)
+        else:
+            failed.set()
+            raise apsw.IOError("an fsync failed")
+
+    async with serving(store=f"sqlite:///{tmp_path}/shop.db") as service:
+        registered = await service.register()
+        monkeypatch.setattr(Writer, "_sync", failing)
+        confirming = asyncio.create_task(service.confirm(registered))
+        await failed.wait()
+        if leaves:
+            confirming.cancel()
+        await asyncio.wait([confirming])
+        await service.server.executions.drain(10)
+        assert (await service.phase(registered.get(SERVER)), service.orders.runs) == ("COMMITTED", 1)
+        assert leaves or confirming.result().status == 200
+
+
+@pytest.mark.req("A-107", "A-108")
+async def test_a_confirm_that_the_store_refuses_is_told_so_and_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as service:
+        registered = await service.register()
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryStore, "submit", refusing)
+            assert (await service.confirm(registered)).status == 503
+        assert await service.server.executions.drain(10) == []
+        assert service.orders.runs == 0
+        assert (await service.confirm(registered)).status == 200
+
+
+def refusing(_store: MemoryStore, _command: object, _then: object) -> None:
+    raise StoreUnavailable("the disk is gone")

@@ -33,6 +33,14 @@ def test_a_walk_is_no_longer_than_it_was(walk: str, found: dict[str, Walk]) -> N
     assert 0 < found[walk].opcodes <= opcodes
 
 
+def test_a_handshake_wakes_up_three_times(found: dict[str, Walk]) -> None:
+    """A flush answers Phase 1, one starts the handler, one answers Phase 2. Nothing of ours is woken in between."""
+    steps = {step.function: (step.calls, step.resumed) for step in found["handshake"].steps}
+    assert steps["Handshake._phase_one"] == (1, 1)
+    assert steps["Handshake._phase_two"] == (1, 1)
+    assert steps["Executions._execute"] == (1, 0)
+
+
 def test_a_call_and_a_coroutine_that_goes_on_are_told_apart() -> None:
     async def waits() -> int:
         await asyncio.sleep(0)
