@@ -7,7 +7,7 @@ so there is no check-then-set race to get wrong. A refusal is simply a change th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from twophp.core.call import Call
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Intent
 from twophp.core.job import Job
-from twophp.core.obligation import Obligation
+from twophp.core.obligation import Commit, Decision, Obligation, Reserve, Rollback
 from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
 
 Part: TypeAlias = Literal["payload", "response"]
@@ -161,12 +161,29 @@ class Owners(Protocol):
         ...
 
 
+class AtOnce(Protocol):
+    """Obligations without an event loop, of a store in which nothing waits. Where nothing but them is to be written."""
+
+    def reserve_at_once(self, command: Reserve, flows: Container[str], sealed: Sealed | None) -> bool:
+        """Reserve, if nobody is in the way. False: somebody is, nothing was done, and ``transact`` is the way."""
+        ...
+
+    def settle_at_once(self, obligation_id: str, command: Commit | Rollback) -> Decision:
+        """Commit or roll back."""
+        ...
+
+
 class Store(Protocol):
     """A durable home for records, ledger rows and their history."""
 
     @property
     def owners(self) -> Owners:
         """The owners of its leases."""
+        ...
+
+    @property
+    def at_once(self) -> AtOnce | None:
+        """The short way for obligations, if the store has one."""
         ...
 
     @property

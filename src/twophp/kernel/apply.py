@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from twophp.core.errors import StoreError
 from twophp.core.records import Instant, JournalEvent, Key
-from twophp.kernel.overlay import Overlay, Slot, Slots, View
+from twophp.kernel.overlay import Check, Overlay, Slot, Slots, View
 from twophp.ports import Change, Command, Purge, Statement, Synced, Then
 
 
@@ -58,6 +59,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     slots: Slots
     refused: Mapping[Key, Failure] = {}  # Records that nobody may act on.
+    check: Check | None = None  # The driver's own constraints on ledger rows, if its database has none.
+    takes_statements: bool = True
 
 
 class Operations(msgspec.Struct, gc=False):
@@ -90,7 +93,7 @@ def apply(snapshot: Snapshot, commands: Iterable[Command], now: Instant) -> Appl
 
     What a command raises, and what is wrong with its change, is its caller's alone.
     """
-    overlay = Overlay(snapshot.slots)
+    overlay = Overlay(snapshot.slots, snapshot.check)
     operations = Operations(now, [], overlay.dropped, overlay.changed, overlay.lines, [], [])
     view, refused = View((), snapshot.slots, now), snapshot.refused
     answers: list[Outcome] = []
@@ -103,6 +106,8 @@ def apply(snapshot: Snapshot, commands: Iterable[Command], now: Instant) -> Appl
         view.keys = keys
         try:
             change = command.decide(view)
+            if not snapshot.takes_statements:
+                _refuse_statements(change)
             if change.puts or change.drops:
                 overlay.make(change, keys)
             if change.journal or change.statements or change.synced or change.purges:
@@ -146,6 +151,11 @@ def look(
 
 def _refusal(refused: Mapping[Key, Failure], keys: Sequence[Key]) -> Failure | None:
     return next((refused[key] for key in keys if key in refused), None)
+
+
+def _refuse_statements(change: Change) -> None:
+    if change.statements or change.trial:
+        raise StoreError("this store runs no SQL", code="no_sql")
 
 
 def _writes(change: Change) -> bool:

@@ -6,7 +6,7 @@ batch sees it. What a command may not do is refused before anything of its chang
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -37,6 +37,8 @@ class Slot(msgspec.Struct, eq=False, gc=False):
 
 
 Slots: TypeAlias = dict[Key, Slot]
+Check: TypeAlias = Callable[[Slot | None, LedgerEntry], None]
+"""Raises what is wrong with the ledger row of a record that is found in this slot."""
 
 
 class View:
@@ -64,10 +66,11 @@ _Note: TypeAlias = tuple[Slot, Slot, bool]
 class Overlay:
     """The slots of one batch. ``changed`` are those that a driver has to write, ``dropped`` those it has to delete."""
 
-    __slots__ = ("changed", "dropped", "lines", "slots")
+    __slots__ = ("_check", "changed", "dropped", "lines", "slots")
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, check: Check | None = None) -> None:
         self.slots = slots
+        self._check = check
         self.changed: dict[Slot, None] = {}
         self.dropped: dict[Slot, None] = {}
         self.lines: list[tuple[Slot | None, JournalEvent]] = []
@@ -100,8 +103,8 @@ class Overlay:
             slot = _seen(slot, named, notes)
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
-        if put.entry is not None and not put.journal:
-            raise StoreError(f"{keys[0]}: a ledger row changes with a line of history", code="bad_change")
+        if put.entry is not None:
+            self._check_entry(put, slot)
         if slot is None or keys != slot.keys:
             slot = self._taking(keys, slot, record, notes)
         elif notes is not None:
@@ -115,6 +118,13 @@ class Overlay:
         self.changed[slot] = None
         for event in put.journal:
             self.lines.append((slot, event))
+
+    def _check_entry(self, put: Put, slot: Slot | None) -> None:
+        assert put.entry is not None
+        if not put.journal:
+            raise StoreError(f"{put.entry}: a ledger row changes with a line of history", code="bad_change")
+        if self._check is not None:
+            self._check(slot, put.entry)
 
     def _taking(self, keys: tuple[Key, ...], slot: Slot | None, record: Record, notes: list[_Note] | None) -> Slot:
         """The slot, or a new one, under these keys and no others."""

@@ -19,10 +19,9 @@ from twophp.engine.obligation_retention import RETENTION_MS
 from twophp.engine.obligation_rules import SCAN_INTERVAL_S, Rules, rules_for
 from twophp.engine.obligations import Obligations, Told
 from twophp.engine.outbox import Outbox, Wait, wait_for_news
-from twophp.ports import Clock, Statement, Vault
+from twophp.ports import AtOnce, Clock, Statement, Vault
 from twophp.stores.clock import ids_in_order, system_clock
 from twophp.stores.keys import Keys
-from twophp.stores.memory import MemoryStore
 from twophp.stores.urls import open_vault, opening
 from twophp.stores.vault import ClearVault
 
@@ -116,9 +115,9 @@ class Runtime:
         self._start()
 
     @property
-    def at_once(self) -> MemoryStore | None:
-        """The store, if it can make a change without an event loop and there is no more to it."""
-        return self.store if isinstance(self.store, MemoryStore) and self.obligations.is_plain else None
+    def at_once(self) -> AtOnce | None:
+        """The store's short way, if it has one and a command is all that there is to write."""
+        return self.store.at_once if self.obligations.is_plain else None
 
     def _vault(self) -> Vault | None:
         if self.url == "memory:" and self._keys is None:

@@ -1,9 +1,8 @@
 """A store that forgets: for tests and for trying things out (A-52). It keeps every promise but the durable one.
 
 Nothing waits here, so a transaction is one synchronous stretch that no other task can interrupt, and a lock keeps other
-threads out: any thread may use the store, with or without an event loop. A put is checked before it is made. A change
-of several is made one after the other, with a note of what was there before; when one of them breaks a rule, the notes
-are played back and nothing has happened.
+threads out: any thread may use the store, with or without an event loop. Its dict of slots is the kernel's snapshot;
+what the kernel changed is then entered into the other dicts, which cannot fail.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from twophp.core.entry import LEDGER_ID, LedgerEntry, broken_rules, restamped_line
 from twophp.core.errors import StoreError
-from twophp.core.fence import Fence
 from twophp.core.intent import Intent, Phase, by_pair
 from twophp.core.obligation import (
     BY_FLOW_AND_KEY,
@@ -36,11 +33,11 @@ from twophp.core.obligation import (
     by_id,
     decide,
 )
-from twophp.core.records import Instant, JournalEvent, Key, Record, Sealed
-from twophp.core.registrar_records import WrittenOnce
+from twophp.core.records import Instant, JournalEvent, Key, Sealed
+from twophp.kernel.apply import Failure, Operations, Snapshot, apply
 from twophp.kernel.commands import Making
 from twophp.kernel.journal import GENESIS, link
-from twophp.kernel.overlay import View
+from twophp.kernel.overlay import Slot, Slots
 from twophp.ports import (
     MOST_ROWS,
     Change,
@@ -51,7 +48,6 @@ from twophp.ports import (
     Obligations,
     Part,
     Purge,
-    Put,
     Question,
     Synced,
     Tally,
@@ -67,15 +63,6 @@ _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no 
 _NOTHING: Final = object()
 
 T = TypeVar("T")
-
-
-class _Slot(Struct, gc=False, eq=False):
-    """Where a record is kept while it exists: under an id, found by its keys."""
-
-    id: int
-    record: Any  # A ``Record``.
-    keys: tuple[Key, ...]
-    seals: dict[Part, Sealed]
 
 
 _Due: TypeAlias = tuple[Instant, int, int, Key]
@@ -94,9 +81,11 @@ class MemoryStore:
         self._clock = clock if isinstance(clock, AnchoredClock) else self._time.now
         self._lock = threading.Lock()
         self._next_id = 1
-        self._found: dict[Key, _Slot] = {}
+        self._found: Slots = {}
+        self._seals: dict[int, dict[Part, Sealed]] = {}
+        self._snapshot = Snapshot(self._found, check=self._check_entry, takes_statements=False)
         self._due: defaultdict[str, list[_Due]] = defaultdict(list)
-        self._fresh: list[_Slot] = []  # Obligations whose appointment nobody has noted yet: most are settled before.
+        self._fresh: list[Slot] = []  # Obligations whose appointment nobody has noted yet: most are settled before.
         self._entries: dict[int, LedgerEntry] = {}
         self._pairs: dict[tuple[str, str, str], int] = {}
         self._unsynced: dict[int, None] = {}
@@ -104,13 +93,17 @@ class MemoryStore:
         self._lines: list[tuple[int, JournalEvent]] = []
         self._digests: list[bytes] = []
         self._kept: dict[str, str] = {}
-        self._before: list[tuple[Any, Any, Any]] | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
         await self.close()
+
+    @property
+    def at_once(self) -> Self:
+        """See ``Store.at_once``."""
+        return self
 
     def load(self) -> Load:
         """See ``Store.load``: nothing waits here."""
@@ -134,14 +127,14 @@ class MemoryStore:
 
     def transact_at_once(self, command: Command) -> Any:
         """The same for whoever has no event loop and needs none: nothing is waited for."""
-        keys = command.keys
         with self._lock:
-            change = command.decide(View(keys, self._found, self._clock()))  # type: ignore[arg-type]
-            if change.trial:
-                raise StoreError("the memory store runs no SQL", code="no_sql")
-            if change.puts or change.drops or change.journal or change.statements or change.synced or change.purges:
-                self._apply(change, keys)
-            return change.answer
+            applied = apply(self._snapshot, (command,), self._clock())
+            if not applied.operations.is_empty:
+                self._keep(applied.operations)
+        (answer,) = applied.answers
+        if isinstance(answer, Failure):
+            raise answer.error
+        return answer
 
     async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
         """See ``Store.read``."""
@@ -161,11 +154,13 @@ class MemoryStore:
             decision = decide(None, command, self._clock(), flows)
             id_ = self._next_id
             keys = (identity, held) if command.key else (identity,)
-            slot = _Slot(id_, decision.obligation, keys, {} if sealed is None else {"payload": sealed})
+            slot = Slot(decision.obligation, keys, id_, 1)  # type: ignore[arg-type]  # Nobody holds it: it is reserved.
             if found.setdefault(identity, slot) is not slot:
                 return False
             if command.key:
                 found[held] = slot
+            if sealed is not None:
+                self._seals[id_] = {"payload": sealed}
             self._next_id = id_ + 1
             self._fresh.append(slot)
             self._lines.append((id_, decision.steps[0]))
@@ -176,125 +171,61 @@ class MemoryStore:
         identity = Key(BY_ID, (obligation_id,))
         with self._lock:
             slot = self._found.get(identity)
-            decision = decide(None if slot is None else slot.record, command, self._clock())
-            if slot is not None and decision.changed:
-                keys, slot.record = slot.keys, decision.obligation
-                if len(keys) > 1:
-                    del self._found[keys[1]]
-                    slot.keys = keys[:1]
-                if slot.record.state is _ROLLED_BACK:
-                    slot.seals = {}
+            decision = decide(None if slot is None else slot.record, command, self._clock())  # type: ignore[arg-type]
+            settled = decision.obligation
+            if slot is not None and settled is not None and decision.changed:
+                slot.record, slot.stored = settled, settled.version
+                if len(slot.keys) > 1:
+                    del self._found[slot.keys[1]]
+                    slot.keys = slot.keys[:1]
+                if settled.state is _ROLLED_BACK:
+                    self._seals.pop(slot.id, None)
                 self._lines.append((slot.id, decision.steps[0]))
         return decision
 
-    def _apply(self, change: Change, named: Sequence[Key]) -> None:
-        if change.statements:
-            raise StoreError("the memory store runs no SQL", code="no_sql")
-        if len(change.puts) == 1 and not change.drops and change.puts[0].replaces is None:
-            put = [self._put(change.puts[0], named)]
-        else:
-            put = self._make(change, named)
-        for event in change.journal:
-            self._lines.append((_NO_RECORD, event))
-        for synced in change.synced:
+    def _keep(self, operations: Operations) -> None:
+        """Enter what the kernel has changed. Everything was checked before, so nothing can fail here."""
+        for slot in operations.dropped:
+            self._seals.pop(slot.id, None)
+            if slot.id in self._entries:
+                self._left[slot.id] = None
+        for slot in operations.changed:
+            self._keep_slot(slot)
+        for line_of, event in operations.lines:
+            self._lines.append((_NO_RECORD if line_of is None else line_of.id, event))
+        for synced in operations.synced:
             self._mark(synced)
-        for purge in change.purges:
+        for purge in operations.purges:
             self._purge(purge)
-        for slot in put:
-            at = slot.record.due_at
-            if at is not None and slot.keys:  # Without keys it was dropped again.
-                key = slot.keys[0]
-                heappush(self._due[_kind(key.by)], (at, slot.id, slot.record.version, key))
 
-    def _make(self, change: Change, named: Sequence[Key]) -> list[_Slot]:
-        line_count = len(self._lines)
-        before: list[tuple[Any, Any, Any]] = []
-        self._before = before
-        try:
-            slots = []
-            for put in change.puts:
-                if put.replaces is not None:
-                    self._drop(put.replaces, named)
-                slots.append(self._put(put, named))
-            for key in change.drops:
-                self._drop(key, named)
-        except BaseException:
-            _play_back(before)
-            del self._lines[line_count:]
-            raise
-        finally:
-            self._before = None
-        return slots
+    def _keep_slot(self, slot: Slot) -> None:
+        """A record that was dropped again still leaves its ledger row as it was put last."""
+        if not slot.id:
+            slot.id, self._next_id = self._next_id, self._next_id + 1
+        if slot.entry is not None:
+            self._write_entry(slot.id, slot.entry)
+            if slot.is_dropped:
+                self._left[slot.id] = None
+        if not slot.is_dropped:
+            self._keep_seals(slot)
+            due_at, key = slot.record.due_at, slot.keys[0]
+            if due_at is not None:
+                heappush(self._due[_kind(key.by)], (due_at, slot.id, slot.record.version, key))
+        slot.stored, slot.entry, slot.entry_is_new, slot.seals = slot.record.version, None, False, None
 
-    def _put(self, put: Put, named: Sequence[Key]) -> _Slot:
-        record, found = put.record, self._found
-        keys = record.keys()
-        slot = found.get(keys[0])
-        if slot is not None and keys[0] not in named:
-            slot = self._seen(slot, named)
-        if record.version != (1 if slot is None else slot.record.version + 1):
-            raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
-        for key in keys:
-            if found.get(key, slot) is not slot:
-                raise StoreError(f"{key}: another record holds it", code="constraint")
-        if put.entry is not None:
-            self._check_entry(slot, put.entry, put.journal)
-        # From here on nothing can fail.
-        if slot is None:
-            slot = _Slot(self._next_id, record, (), {})
-            self._next_id += 1
-        self._move(slot, record, keys)
-        for part, sealed in put.seals.items():
-            self._set(slot.seals, part, _NOTHING if sealed is None else sealed)
-        if put.entry is not None:
-            self._write_entry(slot.id, put.entry)
-        for event in put.journal:
-            self._lines.append((slot.id, event))
-        return slot
+    def _keep_seals(self, slot: Slot) -> None:
+        for part, sealed in (slot.seals or {}).items():
+            if sealed is not None:
+                self._seals.setdefault(slot.id, {})[part] = sealed
+            elif slot.id in self._seals:
+                self._seals[slot.id].pop(part, None)
 
-    def _seen(self, slot: _Slot, named: Sequence[Key]) -> _Slot | None:
-        """The slot if the transaction has read its record under another key, or has itself put it."""
-        if any(held in named for held in slot.keys) or any(place is slot for place, _, _ in self._before or ()):
-            return slot
-        return None
-
-    def _move(self, slot: _Slot, record: Record, keys: tuple[Key, ...]) -> None:
-        """Make it the slot's record, let go of the keys that it no longer holds and take the others."""
-        held, found, before = slot.keys, self._found, self._before
-        if before is not None:
-            before.append((slot, slot.record, held))
-            before.extend((found, key, found.get(key, _NOTHING)) for key in (*held, *keys))
-        slot.record, slot.keys = record, keys
-        if keys == held:
-            return
-        for key in held:
-            if key not in keys:
-                del found[key]
-        for key in keys:
-            found[key] = slot
-
-    def _drop(self, key: Key, named: Sequence[Key]) -> None:
-        """Forget the record. Its ledger row and its history still say what became of it."""
-        slot = self._found.get(key)
-        if slot is not None and key not in named:
-            slot = self._seen(slot, named)
-        if slot is None:
-            raise StoreError(f"{key}: there is no record to drop", code="bad_change")
-        if isinstance(slot.record, WrittenOnce | Fence):
-            raise StoreError(f"{key}: what is written once stays", code="constraint")
-        self._move(slot, slot.record, ())
-        if slot.id in self._entries:
-            self._set(self._left, slot.id, None)
-        for part in list(slot.seals):
-            self._set(slot.seals, part, _NOTHING)
-
-    def _check_entry(self, slot: _Slot | None, entry: LedgerEntry, journal: Sequence[JournalEvent]) -> None:
+    def _check_entry(self, slot: Slot | None, entry: LedgerEntry) -> None:
+        """What the schema of a database would refuse."""
         pair = _pair(entry)
-        there = slot is not None and slot.id in self._entries
+        there = slot is not None and (slot.id in self._entries or slot.entry is not None)
         if broken := broken_rules(entry):
             raise StoreError(f"{pair}: {broken[0]}", code="constraint")
-        if not journal:
-            raise StoreError(f"{pair}: a ledger row changes with a line of history", code="bad_change")
         if entry.version == 1 and (there or pair in self._pairs):
             raise StoreError(f"{pair}: there is a row for it", code="constraint")
         if entry.version != 1 and not there:
@@ -302,17 +233,9 @@ class MemoryStore:
 
     def _write_entry(self, id_: int, entry: LedgerEntry) -> None:
         if entry.version == 1:
-            self._set(self._pairs, _pair(entry), id_)
-        self._set(self._entries, id_, entry)
-        self._set(self._unsynced, id_, None)
-
-    def _set(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
-        if self._before is not None:
-            self._before.append((mapping, key, mapping.get(key, _NOTHING)))
-        if value is _NOTHING:
-            mapping.pop(key, None)
-        else:
-            mapping[key] = value
+            self._pairs[_pair(entry)] = id_
+        self._entries[id_] = entry
+        self._unsynced[id_] = None
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: taken from a heap and put back, for they stay due until somebody attends to them."""
@@ -348,7 +271,7 @@ class MemoryStore:
         """See ``Store.unseal``."""
         with self._lock:
             slot = self._found.get(key)
-            return None if slot is None else slot.seals.get(part)
+            return None if slot is None else self._seals.get(slot.id, {}).get(part)
 
     async def changes(self, limit: int) -> Sequence[LedgerEntry]:
         """See ``Store.changes``."""
@@ -454,7 +377,7 @@ class MemoryStore:
         counts = Counter((one.flow, one.state.value, one.resolution) for one in found)
         return [Tally(*what, counts[what]) for what in sorted(counts)]
 
-    def _obligations(self) -> Iterator[tuple[_Slot, Obligation]]:
+    def _obligations(self) -> Iterator[tuple[Slot, Obligation]]:
         for key, slot in self._found.items():
             if isinstance(slot.record, Obligation) and key == slot.keys[0]:
                 yield slot, slot.record
@@ -479,16 +402,6 @@ class MemoryStore:
 def _kind(by: str) -> str:
     """An index is named after the kind of record it finds."""
     return by.partition(".")[0]
-
-
-def _play_back(notes: Sequence[tuple[Any, Any, Any]]) -> None:
-    for place, what, was in reversed(notes):
-        if type(place) is _Slot:
-            place.record, place.keys = what, was
-        elif was is _NOTHING:
-            place.pop(what, None)
-        else:
-            place[what] = was
 
 
 def _fits(obligation: Obligation, wanted: Obligations) -> bool:

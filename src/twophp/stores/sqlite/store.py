@@ -54,6 +54,7 @@ class SQLiteStore:
     """A ``Store`` over one file. Use it from one event loop; any number of processes may share the file."""
 
     takes_statements: Final = True
+    at_once: Final = None
 
     def __init__(
         self,
