@@ -174,7 +174,7 @@ class AtOnce(Protocol):
 
 
 class Store(Protocol):
-    """A durable home for records, ledger rows and their history."""
+    """A durable home for records: what a handshake needs of it, and no more."""
 
     @property
     def owners(self) -> Owners:
@@ -245,12 +245,24 @@ class Store(Protocol):
         """The sealed part of a record, or None."""
         ...
 
-    async def changes(self, limit: int) -> Sequence[LedgerEntry]:
-        """Ledger rows the central ledger has not seen in their newest version, oldest first."""
+    async def prove(self) -> None:
+        """Make a change of no consequence durable. Raises what keeps changes from being written at the moment."""
         ...
 
-    async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
-        """A change that marks these rows and nothing else; see ``Synced``."""
+    async def reopen(self) -> None:
+        """Start over after StorePoisoned. From then on, reading a key tells for good what a CommitUnknown became."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go of everything; whatever comes later is refused."""
+        ...
+
+
+class LedgerQuestions(Protocol):
+    """Ledger rows and history, for whoever looks, ships or purges."""
+
+    async def changes(self, limit: int) -> Sequence[LedgerEntry]:
+        """Ledger rows the central ledger has not seen in their newest version, oldest first."""
         ...
 
     async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
@@ -269,6 +281,10 @@ class Store(Protocol):
         """The whole journal, a page at a time: what comes after this line."""
         ...
 
+
+class ObligationQuestions(Protocol):
+    """Obligations by what they have in common."""
+
     async def obligations(self, wanted: Obligations) -> Sequence[Obligation]:
         """The obligations that fit, newest first, and no more than ``MOST_ROWS``."""
         ...
@@ -285,6 +301,14 @@ class Store(Protocol):
         """How many obligations that were reserved from ``since`` on there are, by flow, state and resolution."""
         ...
 
+
+class Maintenance(Protocol):
+    """What a store keeps about itself."""
+
+    async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
+        """A change that marks these rows and nothing else; see ``Synced``."""
+        ...
+
     async def kept(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         ...
@@ -296,17 +320,17 @@ class Store(Protocol):
         """
         ...
 
-    async def prove(self) -> None:
-        """Make a change of no consequence durable. Raises what keeps changes from being written at the moment."""
-        ...
 
-    async def reopen(self) -> None:
-        """Start over after StorePoisoned. From then on, reading a key tells for good what a CommitUnknown became."""
-        ...
+class LedgerStore(Store, LedgerQuestions, Protocol):
+    """For whoever changes records and asks the ledger."""
 
-    async def close(self) -> None:
-        """Finish what was accepted and let go of everything; whatever comes later is refused."""
-        ...
+
+class ObligationStore(Store, ObligationQuestions, Protocol):
+    """For whoever changes obligations and asks about them."""
+
+
+class WholeStore(LedgerStore, ObligationQuestions, Maintenance, Protocol):
+    """All of it: what a service, a client or a tracker opens and hands on in parts."""
 
 
 class Tree(msgspec.Struct, frozen=True):

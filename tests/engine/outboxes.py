@@ -18,7 +18,7 @@ from twophp.engine.callbacks import callback_letter
 from twophp.engine.intents import Intents
 from twophp.engine.outbox import Deliver, Delivery, Letter, Outbox, Owing
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Store
+from twophp.ports import Change, WholeStore
 from twophp.stores.memory import MemoryStore
 from twophp.stores.testing.scene import T0, HandClock
 from twophp.stores.vault import AesGcmVault, KeyRing
@@ -65,7 +65,7 @@ class Desk:
     """A service's intents and its outbox."""
 
     def __init__(
-        self, receive: Deliver, store: Store | None = None, clock: HandClock | None = None, **facts: Any
+        self, receive: Deliver, store: WholeStore | None = None, clock: HandClock | None = None, **facts: Any
     ) -> None:
         self.clock = clock or HandClock()
         self.store = store or MemoryStore(clock=self.clock)

@@ -14,7 +14,7 @@ import pytest
 from twophp.core.errors import StoreOverloaded, StorePoisoned, StoreUnavailable
 from twophp.core.records import JournalEvent
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Decide, Records, Store
+from twophp.ports import Change, Decide, Records, WholeStore
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite import SQLiteStore
 
@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[WholeStore]:
     opened = MemoryStore() if request.param == "memory" else SQLiteStore(str(tmp_path / "ledger.db"))
     async with opened as store:
         yield store
@@ -40,11 +40,11 @@ def saying(name: str) -> Decide:
     return lambda _records: Change(answer=name, journal=(event,))
 
 
-async def said(store: Store) -> list[str]:
+async def said(store: WholeStore) -> list[str]:
     return [line.event.subject for line in await store.journal(0, 10_000)]
 
 
-async def test_a_callback_hears_the_answer_after_it_is_durable_and_not_before_submit_returns(store: Store) -> None:
+async def test_a_callback_hears_the_answer_after_it_is_durable_and_not_before_submit_returns(store: WholeStore) -> None:
     told: Told = []
     over = asyncio.Event()
 
@@ -59,7 +59,7 @@ async def test_a_callback_hears_the_answer_after_it_is_durable_and_not_before_su
     assert await said(store) == ["one"]
 
 
-async def test_callbacks_and_futures_are_told_in_the_order_of_their_changes(store: Store) -> None:
+async def test_callbacks_and_futures_are_told_in_the_order_of_their_changes(store: WholeStore) -> None:
     order: list[str] = []
     for name in ("one", "two", "three"):
         store.submit(Asked((), saying(name)), lambda answer, _error: order.append(answer))
@@ -69,7 +69,7 @@ async def test_callbacks_and_futures_are_told_in_the_order_of_their_changes(stor
     assert await said(store) == ["one", "two", "three", "four"]
 
 
-async def test_a_callback_that_raises_harms_nobody(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_callback_that_raises_harms_nobody(store: WholeStore, caplog: pytest.LogCaptureFixture) -> None:
     order: list[str] = []
 
     def broken(_answer: Any, _error: Exception | None) -> None:
@@ -85,7 +85,7 @@ async def test_a_callback_that_raises_harms_nobody(store: Store, caplog: pytest.
     assert any(record.exc_info and "mine" in str(record.exc_info[1]) for record in caplog.records)
 
 
-async def test_what_a_decision_raises_is_told_to_its_callback_alone(store: Store) -> None:
+async def test_what_a_decision_raises_is_told_to_its_callback_alone(store: WholeStore) -> None:
     told: Told = []
 
     def broken(_records: Records) -> Change:
@@ -98,7 +98,7 @@ async def test_what_a_decision_raises_is_told_to_its_callback_alone(store: Store
     assert (answer, type(error)) == (None, ValueError)
 
 
-async def test_a_callback_may_submit_more(store: Store) -> None:
+async def test_a_callback_may_submit_more(store: WholeStore) -> None:
     over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def first(answer: Any, _error: Exception | None) -> None:
@@ -109,7 +109,7 @@ async def test_a_callback_may_submit_more(store: Store) -> None:
     assert await said(store) == ["one", "one two"]
 
 
-async def test_a_callback_runs_in_nobodys_context(store: Store) -> None:
+async def test_a_callback_runs_in_nobodys_context(store: WholeStore) -> None:
     request: ContextVar[str] = ContextVar("request", default="nobody's")
     over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     request.set("mine")

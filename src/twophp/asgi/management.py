@@ -29,7 +29,7 @@ from twophp.core.errors import Unauthenticated, WireError
 from twophp.core.records import Instant
 from twophp.engine.evidence import evidence_of, intents_of
 from twophp.engine.requests import Head
-from twophp.ports import Calls, Find, Store
+from twophp.ports import Calls, Find, WholeStore
 from twophp.wire.evidence import evidence_document, lease_document
 from twophp.wire.rows import Id, row_document
 
@@ -74,7 +74,7 @@ _decode: Final = msgspec.json.Decoder(_Pull).decode
 class Management:
     """Answers pulls from one store."""
 
-    def __init__(self, store: Store, service: str, token: str) -> None:
+    def __init__(self, store: WholeStore, service: str, token: str) -> None:
         self._store = store
         self._service = service
         self._token = token.encode()

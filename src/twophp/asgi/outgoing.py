@@ -34,7 +34,7 @@ from twophp.engine.obligation_rules import Rules as ObligationRules
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
 from twophp.engine.webhooks import MAX_SIGNATURES, Secret, read_secret
-from twophp.ports import Store, Vault
+from twophp.ports import LedgerStore, Vault
 from twophp.wire.callback import Acknowledgement, encode
 
 log: Final = logging.getLogger("twophp.server")
@@ -88,7 +88,7 @@ class Outgoing(SettingsStruct, frozen=True, kw_only=True):
         return True
 
     def outbox(
-        self, store: Store, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
+        self, store: LedgerStore, vault: Vault, service: str, obligations: ObligationRules, observer: Observer = SILENT
     ) -> Outbox:
         """The outbox of one service, with everything that can be owed."""
         self.hooks.check(self.rules)

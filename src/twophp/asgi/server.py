@@ -36,7 +36,7 @@ from twophp.engine.observe import SILENT, Observer, Publishing, observed_by
 from twophp.engine.retention import purge
 from twophp.engine.running import Answered, Settled, Work
 from twophp.engine.ship import Shipper
-from twophp.ports import MintId, Store, Vault
+from twophp.ports import MintId, Vault, WholeStore
 from twophp.wire import grammar
 from twophp.wire.rows import encode_batch
 
@@ -100,7 +100,7 @@ class Server:
         self,
         app: App,
         settings: Settings,
-        store: Store,
+        store: WholeStore,
         vault: Vault,
         writer: Writer,
         mint: MintId,

@@ -23,7 +23,7 @@ from twophp.engine.obligation_retention import RETENTION_MS, forget_settled
 from twophp.engine.retention import purge
 from twophp.engine.ship import Shipper
 from twophp.kernel.commands import Asked, Reading
-from twophp.ports import Change, Decide, Put, Records, Store, Vault
+from twophp.ports import Change, Decide, Put, Records, Vault, WholeStore
 from twophp.stores.sqlite.blocking import BlockingSQLite
 from twophp.stores.urls import open_blocking, open_vault, opening
 from twophp.wire.rows import encode_batch
@@ -37,7 +37,7 @@ HEARTBEATS: Final = 3  # So many fit into a lease.
 class Ledger:
     """Everything a transport writes down. Open it, use it and close it on one event loop."""
 
-    def __init__(self, settings: Settings, store: Store, writer: Writer) -> None:
+    def __init__(self, settings: Settings, store: WholeStore, writer: Writer) -> None:
         self.store = store
         self.owner = store.owners.register(settings.mint())
         self._settings = settings

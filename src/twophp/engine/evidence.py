@@ -16,7 +16,7 @@ from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Key
 from twophp.engine.connectors import CONNECTORS
 from twophp.engine.reopening import found
-from twophp.ports import Evidence, JournalLine, Obligations, Store
+from twophp.ports import Evidence, JournalLine, Obligations, WholeStore
 
 MOST_OBLIGATIONS: Final = 50
 MOST_LINES: Final = 500
@@ -24,7 +24,7 @@ ACTS: Final = ("effect", "release")
 """What a settled obligation may owe; the id of such a job begins with the obligation's."""
 
 
-async def evidence_of(store: Store, client_correlation_id: str, server_correlation_id: str) -> Evidence:
+async def evidence_of(store: WholeStore, client_correlation_id: str, server_correlation_id: str) -> Evidence:
     """All about one call, each part bounded. Settled obligations are looked for one by one: no index knows whose."""
     of_intent, of_call = by_pair(client_correlation_id, server_correlation_id), by_client_id(client_correlation_id)
     intent, call = await _read(store, (of_intent, of_call))
@@ -48,13 +48,13 @@ async def evidence_of(store: Store, client_correlation_id: str, server_correlati
     )
 
 
-async def intents_of(store: Store, pairs: Iterable[tuple[str, str]]) -> list[Intent]:
+async def intents_of(store: WholeStore, pairs: Iterable[tuple[str, str]]) -> list[Intent]:
     """The records of these calls, as far as they are executed here."""
     intents = await _read(store, [by_pair(*pair) for pair in pairs])
     return [intent for intent in intents if intent is not None]
 
 
-async def _read(store: Store, keys: Sequence[Key]) -> Sequence[Any]:
+async def _read(store: WholeStore, keys: Sequence[Key]) -> Sequence[Any]:
     return await found(store, keys) if keys else ()
 
 
@@ -68,7 +68,7 @@ def _owed_by(obligations: Iterable[Obligation]) -> list[Key]:
     return [by_job_id(id_) for id_ in ids]
 
 
-async def _history(store: Store, keys: Iterable[Key]) -> tuple[JournalLine, ...]:
+async def _history(store: WholeStore, keys: Iterable[Key]) -> tuple[JournalLine, ...]:
     lines = [line for key in keys for line in await store.history(key)]
     return tuple(sorted(lines, key=lambda line: line.seq)[:MOST_LINES])
 

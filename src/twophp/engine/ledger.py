@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twophp.core.entry import LEDGER_ID, Writer
 from twophp.core.errors import ConfigError
-from twophp.ports import MintId, Store
+from twophp.ports import Maintenance, MintId
 
 
-async def open_ledger(store: Store, service: str, mint: MintId) -> Writer:
+async def open_ledger(store: Maintenance, service: str, mint: MintId) -> Writer:
     """The writer of this store's rows. The first start mints the GUID and claims it; central confirms later (A-59).
 
     A store of another service is refused: sealed payloads are bound to the service's name and would not open, and

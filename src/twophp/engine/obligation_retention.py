@@ -17,7 +17,7 @@ from twophp.core.policy import DAY_MS
 from twophp.core.records import Instant, Key
 from twophp.engine.bites import Bites
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Records, Store
+from twophp.ports import Change, ObligationStore, Records
 
 RETENTION_MS: Final = 30 * DAY_MS
 """As long as ledger rows are kept at home (A-59)."""
@@ -25,7 +25,7 @@ INTERVAL_S: Final = 60.0
 """How often somebody looks."""
 
 
-async def forget_settled(store: Store, retention_ms: int | None) -> int:
+async def forget_settled(store: ObligationStore, retention_ms: int | None) -> int:
     """Drop what was settled longer ago than this, if it is not kept for ever; how many there were."""
     if retention_ms is None:
         return 0

@@ -54,7 +54,7 @@ from twophp.engine.obligation_rules import Rules
 from twophp.engine.outbox import Outbox
 from twophp.engine.reopening import found, transacted
 from twophp.kernel.commands import Asked, Making, Reading
-from twophp.ports import MOST_ROWS, Admission, Change, MintId, Statement, Store, Vault
+from twophp.ports import MOST_ROWS, Admission, Change, MintId, ObligationStore, Statement, Vault
 from twophp.ports import Obligations as Question
 
 log: Final = logging.getLogger("twophp.obligations")
@@ -85,7 +85,7 @@ class Obligations:
 
     def __init__(
         self,
-        store: Store,
+        store: ObligationStore,
         vault: Vault | None,
         service: str,
         *,

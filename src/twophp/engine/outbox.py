@@ -57,7 +57,7 @@ from twophp.engine.observe import SILENT, Observer
 from twophp.engine.reopening import transacted
 from twophp.kernel.commands import Asked
 from twophp.kernel.intents import Follow
-from twophp.ports import Change, Find, Part, Put, Records, Store, Vault
+from twophp.ports import Change, Find, LedgerStore, Part, Put, Records, Vault
 
 log: Final = logging.getLogger("twophp.outbox")
 
@@ -131,7 +131,7 @@ class Outbox:
 
     def __init__(
         self,
-        store: Store,
+        store: LedgerStore,
         vault: Vault,
         service: str,
         *,

@@ -17,12 +17,12 @@ from twophp.core.policy import DAY_MS
 from twophp.engine.bites import Bites
 from twophp.engine.reopening import transacted
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Purge, Records, Store
+from twophp.ports import Change, LedgerStore, Purge, Records
 
 RETENTION_MS: Final = 30 * DAY_MS
 
 
-async def purge(store: Store, retention_ms: int) -> int:
+async def purge(store: LedgerStore, retention_ms: int) -> int:
     """Forget the rows that were kept long enough; how many there were."""
     before = store.now() - retention_ms
 

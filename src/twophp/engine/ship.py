@@ -41,7 +41,7 @@ from twophp.engine.environment import flag_in, number_in, secret_in
 from twophp.engine.fetch import Answer, fetch, read_origin
 from twophp.engine.obligations import Told
 from twophp.engine.shipments import Shipments
-from twophp.ports import MintId, Store, Synced
+from twophp.ports import MintId, Synced, WholeStore
 
 log: Final = logging.getLogger("twophp.ship")
 
@@ -182,7 +182,7 @@ class Shipper:
 
     def __init__(
         self,
-        store: Store,
+        store: WholeStore,
         writer: Writer,
         to: Shipping,
         *,

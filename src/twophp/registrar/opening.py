@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from twophp.core.errors import ConfigError
-from twophp.ports import Clock, Store
+from twophp.ports import Clock, WholeStore
 from twophp.registrar.witness import MemoryWitness, Witness
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite.registrar import RegistrarStore, SQLiteWitness
@@ -21,8 +21,8 @@ OWN_AUDIT: Final = "registrar_audit"
 class Opened(msgspec.Struct, kw_only=True):
     """The parts of an open registrar. ``path`` is empty in memory."""
 
-    store: Store
-    audit: Store  # A handle of its own: what it writes is no part of any transaction of ``store``.
+    store: WholeStore
+    audit: WholeStore  # A handle of its own: what it writes is no part of any transaction of ``store``.
     witness: Witness
     path: str = ""
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from twophp.core.errors import ConfigError
-from twophp.ports import Clock, Store, Vault
+from twophp.ports import Clock, Vault, WholeStore
 from twophp.stores.clock import system_clock
 from twophp.stores.keys import Keys, configured_keys, dev_ephemeral_key, provided_vault
 from twophp.stores.memory import MemoryStore
@@ -52,14 +52,14 @@ def absolute_url(url: str) -> str:
     return url if where.kind == "memory" else f"{_SQLITE}{Path(where.path).absolute()}"
 
 
-def open_store(url: str, *, clock: Clock = system_clock) -> Store:
+def open_store(url: str, *, clock: Clock = system_clock) -> WholeStore:
     """The store that ``url`` names, opened; made if it is not there."""
     where = parse_store_url(url)
     return MemoryStore(clock=clock) if where.kind == "memory" else SQLiteStore(where.path, clock=clock)
 
 
 @asynccontextmanager
-async def opening(url: str, *, clock: Clock = system_clock) -> AsyncIterator[Store]:
+async def opening(url: str, *, clock: Clock = system_clock) -> AsyncIterator[WholeStore]:
     """As ``open_store``, for a block that makes more of it: the store outlives the block, but not its failure."""
     store = open_store(url, clock=clock)
     try:

@@ -15,7 +15,7 @@ from twophp.core.errors import StoreError
 from twophp.core.intent import Mode, Phase
 from twophp.core.records import Sealed
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Find, Part, Put, Records, Stalled, Store
+from twophp.ports import Change, Find, Part, Put, Records, Stalled, WholeStore
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
     EVERYTHING,
@@ -82,7 +82,7 @@ def call_put(decision: machine.Decision, seals: Mapping[Part, Sealed | None] = N
     return Put(record=call, entry=entry, journal=decision.steps, seals=seals)
 
 
-async def take(store: Store, command: Command, name: str = "1", payload: bytes | None = None) -> machine.Decision:
+async def take(store: WholeStore, command: Command, name: str = "1", payload: bytes | None = None) -> machine.Decision:
     """Take ``command`` to a call."""
     key = by_client_id(f"client-{name}")
 

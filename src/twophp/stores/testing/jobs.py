@@ -14,7 +14,7 @@ from twophp.core.job import DEFAULT_TRIES, JOB, Attend, Command, Delivered, Enqu
 from twophp.core.phase import decide
 from twophp.core.records import Sealed
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Part, Put, Records, Store
+from twophp.ports import Change, Part, Put, Records, WholeStore
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
     EVERYTHING,
@@ -52,7 +52,7 @@ def job_put(decision: jobs.Decision, payload: bytes | None = None) -> Put:
     return Put(record=decision.job, journal=decision.steps, seals=seals)
 
 
-async def take(store: Store, command: Command, job_id: str = ID) -> jobs.Decision:
+async def take(store: WholeStore, command: Command, job_id: str = ID) -> jobs.Decision:
     """Take ``command`` to a job."""
     key = by_job_id(job_id)
 

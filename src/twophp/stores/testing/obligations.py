@@ -13,7 +13,7 @@ from twophp.core.fence import Fence, by_resource
 from twophp.core.obligation import State, by_id
 from twophp.core.records import Key
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Obligations, Put, Records, Store, Tally
+from twophp.ports import Change, Obligations, Put, Records, Tally, WholeStore
 from twophp.stores.testing.capability import DURABLE, needs
 from twophp.stores.testing.scene import (
     T0,
@@ -29,12 +29,12 @@ from twophp.stores.testing.scene import (
 )
 
 
-async def listed(store: Store, **wanted: object) -> list[str]:
+async def listed(store: WholeStore, **wanted: object) -> list[str]:
     """The ids that fit."""
     return [one.obligation_id for one in await store.obligations(Obligations(**wanted))]  # type: ignore[arg-type]
 
 
-async def roll_back(store: Store, name: str) -> None:
+async def roll_back(store: WholeStore, name: str) -> None:
     """Roll it back."""
     key, command = by_id(name), rules.Rollback(trace_id="t")
     await store.transact(
@@ -42,7 +42,7 @@ async def roll_back(store: Store, name: str) -> None:
     )
 
 
-async def raise_token(store: Store) -> int:
+async def raise_token(store: WholeStore) -> int:
     """The next token of one resource."""
     key = by_resource("printer")
 

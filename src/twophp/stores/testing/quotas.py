@@ -10,7 +10,7 @@ from twophp.core.errors import StoreError
 from twophp.core.phase import decide
 from twophp.core.quota import Usage, by_principal
 from twophp.kernel.commands import Asked
-from twophp.ports import Change, Put, Records, Store
+from twophp.ports import Change, Put, Records, WholeStore
 from twophp.stores.testing.capability import DURABLE, needs
 from twophp.stores.testing.scene import (
     POLICY,
@@ -29,7 +29,7 @@ from twophp.stores.testing.scene import (
 KEY = by_principal("alice")
 
 
-async def add(store: Store, intents: int, size: int) -> int:
+async def add(store: WholeStore, intents: int, size: int) -> int:
     """Change the count by so much; how many there are then."""
 
     def change(records: Records) -> Change:

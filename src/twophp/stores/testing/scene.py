@@ -18,7 +18,7 @@ from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key, Record, Sealed
 from twophp.kernel.commands import Asked
 from twophp.kernel.journal import GENESIS, link
-from twophp.ports import Change, Clock, Decide, JournalLine, Part, Put, Records, Store
+from twophp.ports import Change, Clock, Decide, JournalLine, Part, Put, Records, WholeStore
 from twophp.stores.testing.capability import Capability
 
 T0: Final[Instant] = 1_700_000_000_000
@@ -28,7 +28,7 @@ EVERYTHING: Final = 1_000_000
 NO_SEALS: Final[Mapping[Part, Sealed | None]] = {}
 
 
-class AuditableStore(Store, Protocol):
+class AuditableStore(WholeStore, Protocol):
     """A store whose whole journal can be read, and that remembers small settings of its own."""
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
@@ -152,14 +152,16 @@ def taking(key: Key, command: Command, seals: Mapping[Part, Sealed | None] = NO_
     return take
 
 
-async def act(store: Store, key: Key, command: Command, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Decision:
+async def act(
+    store: WholeStore, key: Key, command: Command, seals: Mapping[Part, Sealed | None] = NO_SEALS
+) -> Decision:
     """Take ``command`` to the intent under ``key``."""
     decision: Decision = await store.transact(Asked((key,), taking(key, command, seals)))
     return decision
 
 
 async def register(
-    store: Store, name: str = "1", seals: Mapping[Part, Sealed | None] = NO_SEALS, **facts: Any
+    store: WholeStore, name: str = "1", seals: Mapping[Part, Sealed | None] = NO_SEALS, **facts: Any
 ) -> Intent:
     """Register an intent and return it."""
     command = registration(name, **facts)
@@ -167,18 +169,18 @@ async def register(
     return found(decision)
 
 
-async def confirm(store: Store, intent: Intent) -> Intent:
+async def confirm(store: WholeStore, intent: Intent) -> Intent:
     """Confirm it and return it as it is then."""
     return found(await act(store, pair_of(intent), confirmation(intent)))
 
 
-async def settle(store: Store, intent: Intent, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Intent:
+async def settle(store: WholeStore, intent: Intent, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Intent:
     """Settle it as done and return it as it is then."""
     command = Settle(fence=intent.fence, succeeded=True, status=200, resource_id="order-1")
     return found(await act(store, pair_of(intent), command, seals))
 
 
-async def attend(store: Store, intent: Intent, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Decision:
+async def attend(store: WholeStore, intent: Intent, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Decision:
     """Do what time has made due for it."""
     return await act(store, pair_of(intent), Attend(owner="sweeper"), seals)
 
@@ -192,7 +194,7 @@ def found(decision: Decision) -> Intent:
 # Obligations, by the rules of core.obligation. They hold a second key for a while, and have no ledger row of their own.
 
 
-async def reserve(store: Store, name: str, key: str = "", **facts: Any) -> obligations.Decision:
+async def reserve(store: WholeStore, name: str, key: str = "", **facts: Any) -> obligations.Decision:
     """Reserve ``key`` for the obligation called ``name``."""
     command = obligations.Reserve(obligation_id=name, flow="publish", key=key, trace_id="t", **facts)
     keys = (by_id(name), by_flow_and_key("publish", key))
@@ -205,7 +207,7 @@ async def reserve(store: Store, name: str, key: str = "", **facts: Any) -> oblig
     return decision
 
 
-async def finish(store: Store, name: str) -> obligations.Decision:
+async def finish(store: WholeStore, name: str) -> obligations.Decision:
     """Commit it."""
 
     def take(records: Records) -> Change:
@@ -264,7 +266,7 @@ def carrier(name: str, entry: LedgerEntry) -> Put:
     return msgspec.structs.replace(obligation_change(fresh_obligation(name)).puts[0], entry=entry)
 
 
-async def note(store: Store, entry: LedgerEntry) -> None:
+async def note(store: WholeStore, entry: LedgerEntry) -> None:
     """Write a ledger row by itself."""
     await write(store, carrier(f"{entry.actor} {entry.client_correlation_id} {entry.server_correlation_id}", entry))
 
@@ -272,13 +274,13 @@ async def note(store: Store, entry: LedgerEntry) -> None:
 # Looking.
 
 
-async def read(store: Store, key: Key) -> Any:
+async def read(store: WholeStore, key: Key) -> Any:
     """The record under ``key``."""
     (record,) = await store.read((key,))
     return record
 
 
-async def write(store: Store, *puts: Put, keys: Sequence[Key] = ()) -> None:
+async def write(store: WholeStore, *puts: Put, keys: Sequence[Key] = ()) -> None:
     """Put what nobody decided."""
     await store.transact(Asked(keys, lambda _records: Change(answer=None, puts=puts)))
 
