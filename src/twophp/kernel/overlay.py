@@ -103,7 +103,7 @@ class Overlay:
             slot = _seen(slot, named, notes)
         if record.version != (1 if slot is None else slot.record.version + 1):
             raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
-        if put.entry is not None:
+        if put.entry is not None and (self._check is not None or not put.journal):
             self._check_entry(put, slot)
         if slot is None or keys != slot.keys:
             slot = self._taking(keys, slot, record, notes)
