@@ -1,0 +1,1 @@
+"""The store's kernel by itself: no driver, no I/O."""
