@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from twophp.core.obligation import Obligation, forgotten
 from twophp.core.policy import DAY_MS
-from twophp.core.records import Instant, Key
+from twophp.core.records import Key
 from twophp.engine.bites import Bites
-from twophp.kernel.commands import Asked
-from twophp.ports import Change, ObligationStore, Records
+from twophp.kernel.retention import Forgetting
+from twophp.ports import ObligationStore
 
 RETENTION_MS: Final = 30 * DAY_MS
 """As long as ledger rows are kept at home (A-59)."""
@@ -32,19 +31,10 @@ async def forget_settled(store: ObligationStore, retention_ms: int | None) -> in
     before = store.now() - retention_ms
 
     def forget(keys: Sequence[Key]) -> Any:
-        return store.transact(Asked(keys, partial(_dropping, keys, before), "background"))
+        return store.transact(Forgetting(keys, before))
 
     return await Bites("obligations", partial(store.settled, before), forget, _name).run()
 
 
 def _name(key: Key) -> str:
     return str(key.values[0])
-
-
-def _dropping(keys: Sequence[Key], before: Instant, records: Records) -> Change:
-    found: list[Obligation | None] = [records.get(key) for key in keys]  # Somebody else may have been quicker.
-    gone = [one for one in found if one is not None and one.settled_at is not None and one.settled_at < before]
-    if not gone:
-        return Change(answer=0)
-    line = forgotten([one.obligation_id for one in gone], records.now)
-    return Change(answer=len(gone), drops=tuple(one.keys()[0] for one in gone), journal=(line,))

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from twophp.core.entry import LedgerEntry, purged_line
+from twophp.core.entry import LedgerEntry
 from twophp.core.policy import DAY_MS
 from twophp.engine.bites import Bites
 from twophp.engine.reopening import transacted
-from twophp.kernel.commands import Asked
-from twophp.ports import Change, LedgerStore, Purge, Records
+from twophp.kernel.retention import Purging
+from twophp.ports import LedgerStore
 
 RETENTION_MS: Final = 30 * DAY_MS
 
@@ -27,13 +27,9 @@ async def purge(store: LedgerStore, retention_ms: int) -> int:
     before = store.now() - retention_ms
 
     def forget(rows: Sequence[LedgerEntry]) -> Any:
-        return transacted(store, Asked((), partial(_purging, rows), "background"))
+        return transacted(store, Purging(rows))
 
     return await Bites("ledger rows", partial(store.outlived, before), forget, _name).run()
-
-
-def _purging(rows: Sequence[LedgerEntry], records: Records) -> Change:
-    return Change(answer=None, purges=tuple(Purge(row, purged_line(row, records.now)) for row in rows))
 
 
 def _name(row: LedgerEntry) -> str:

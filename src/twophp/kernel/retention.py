@@ -1,0 +1,45 @@
+"""Letting go of what was kept long enough, a few at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from twophp.core.entry import LedgerEntry, purged_line
+from twophp.core.obligation import Obligation, forgotten
+from twophp.core.records import Instant, Key
+from twophp.ports import Admission, Change, Purge, Records
+
+
+class Purging(msgspec.Struct, frozen=True, gc=False):
+    """Purge these ledger rows, each with its line."""
+
+    rows: Sequence[LedgerEntry]
+    admission: Admission = "background"
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """It reads no record: the store leaves a row that has changed, or has its record yet."""
+        return ()
+
+    def decide(self, records: Records) -> Change:
+        """See ``Command.decide``."""
+        return Change(answer=None, purges=tuple(Purge(row, purged_line(row, records.now)) for row in self.rows))
+
+
+class Forgetting(msgspec.Struct, frozen=True, gc=False):
+    """Drop those obligations that were settled before this instant. It answers how many there were."""
+
+    keys: Sequence[Key]
+    before: Instant
+    admission: Admission = "background"
+
+    def decide(self, records: Records) -> Change:
+        """See ``Command.decide``. Somebody else may have been quicker."""
+        found: list[Obligation | None] = [records.get(key) for key in self.keys]
+        gone = [one for one in found if one is not None and one.settled_at is not None and one.settled_at < self.before]
+        if not gone:
+            return Change(answer=0)
+        line = forgotten([one.obligation_id for one in gone], records.now)
+        return Change(answer=len(gone), drops=tuple(one.keys()[0] for one in gone), journal=(line,))
