@@ -115,10 +115,9 @@ class Command(Protocol):
 
 
 class JournalLine(msgspec.Struct, frozen=True):
-    """A journal event with its place in the chain."""
+    """A journal event, its number, and the hash of the link that it is in."""
 
     seq: int
-    record: int
     event: JournalEvent
     digest: bytes
 

@@ -15,6 +15,7 @@ import click
 import pytest
 
 from tests.cli.running import FOUND, OK, UNUSABLE, document, run
+from tests.stores import forging
 from tests.stores.orders import everything_opens, orders, raw
 from twophp import __version__
 from twophp.cli import main
@@ -93,7 +94,7 @@ def test_the_printed_head_can_be_expected_later(database: Path) -> None:
 
 
 def test_tampering_is_printed_with_its_place(database: Path) -> None:
-    raw(database, "UPDATE journal SET detail = '[red]x' WHERE seq = 5")
+    forging.edit(database, 5, "detail", "[red]x")
     result = run("ledger", "verify", database)
     assert result.exit_code == FOUND
     assert result.stdout.startswith("edited_line: line 5 (intent s1, PROCESSING): ")
@@ -138,7 +139,7 @@ def test_keys_are_listed_with_their_rows(database: Path) -> None:
 
 
 def test_rows_of_a_key_that_is_not_in_the_ring_are_a_finding(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw(database, "UPDATE seal SET sealed = x'00' WHERE record = 1 AND part = 'payload'")
+    raw(database, "UPDATE intent SET payload = x'00' WHERE id = 1")
     monkeypatch.setenv("TWOPHP_KEYS", f"mine:{base64.b64encode(b'k' * 32).decode()}")
     result = run("keys", "list", database)
     assert result.exit_code == FOUND
@@ -164,7 +165,7 @@ def test_keys_are_rotated(database: Path) -> None:
 
 
 def test_a_row_that_does_not_open_is_named_and_is_a_finding(database: Path) -> None:
-    raw(database, "UPDATE seal SET sealed = CAST(sealed || x'00' AS BLOB) WHERE record = 2 AND part = 'response'")
+    raw(database, "UPDATE intent SET response = CAST(response || x'00' AS BLOB) WHERE id = 2")
     result = run("keys", "rotate", database)
     assert result.exit_code == FOUND
     assert result.stdout.startswith("tampered: s1, response: ")
@@ -227,7 +228,7 @@ def test_a_missing_ring_is_one_line_and_no_new_one(database: Path, tmp_path: Pat
         assert result.exit_code == UNUSABLE
         assert result.stderr == f"error[ring_missing]: the key ring {ring} is missing\n"
     assert not ring.exists()
-    raw(database, "DELETE FROM seal")
+    raw(database, "UPDATE intent SET payload = NULL, response = NULL")
     assert "makes one on its first start" in run("keys", "list", database).stderr
     assert run("keys", "rotate", tmp_path / "none.db").stderr.startswith("error[no_such_database]: ")
 
@@ -252,7 +253,7 @@ def test_a_real_process(database: Path) -> None:
     fine = process("ledger", "verify", database, "--json")
     assert (fine.returncode, fine.stderr) == (OK, "")
     assert json.loads(fine.stdout)["holds"] is True
-    raw(database, "DELETE FROM journal WHERE seq = 9")
+    forging.delete(database, 9, 9)
     bad = process("ledger", "verify", database)
     assert (bad.returncode, bad.stderr) == (FOUND, "")
     assert "truncated: the journal ends at line 8" in bad.stdout

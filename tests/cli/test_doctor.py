@@ -167,12 +167,13 @@ def test_no_folder_no_file_no_write_ahead_log(well_kept: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE journal SET detail = 'x' WHERE seq = 5",
-        "DELETE FROM journal WHERE seq = 5",
-        "DELETE FROM journal WHERE seq = 9",
-        "UPDATE head SET hash = zeroblob(32)",
-        "DELETE FROM journal",
-        "UPDATE journal SET detail = CAST(x'ff' AS TEXT) WHERE seq = 5",
+        "UPDATE link SET lines = replace(lines, 's1', 's9') WHERE id = 5",
+        "DELETE FROM link WHERE id = 5",
+        "DELETE FROM link WHERE id = 9",
+        "UPDATE writer SET hash = zeroblob(32)",
+        "DELETE FROM link",
+        "DELETE FROM writer",
+        "UPDATE link SET lines = CAST(x'ff' AS TEXT) WHERE id = 5",
     ],
 )
 @pytest.mark.parametrize("quick", [6, 1_000])

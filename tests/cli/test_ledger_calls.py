@@ -118,7 +118,7 @@ def test_what_is_in_no_ledger_is_said_and_is_no_alarm(chain: Path) -> None:
 
 
 def test_calls_made_for_a_call_that_no_ledger_has_stand_together(folder: Path) -> None:
-    raw(folder / "serviceA.db", "DELETE FROM entry WHERE actor = 'server'")
+    raw(folder / "serviceA.db", "DELETE FROM intent")
     result = run("ledger", "tree", "client-corr-id3", folder / "serviceA.db")
     assert result.stdout.splitlines()[-1] == "3 calls, 3 rows: 3 CLIENT_ONLY"
     assert "made for the call client-corr-id1, of which no row" in result.stderr
@@ -126,7 +126,7 @@ def test_calls_made_for_a_call_that_no_ledger_has_stand_together(folder: Path) -
 
 @pytest.mark.req("P-10.4-c", "A-48")
 def test_a_row_that_must_be_there_is_an_alarm(folder: Path) -> None:
-    raw(folder / "serviceC1.db", "DELETE FROM entry")
+    raw(folder / "serviceC1.db", "DELETE FROM intent")
     result = run("ledger", "tree", "client-corr-id1", *ledgers(folder))
     assert result.exit_code == FOUND
     assert "serviceB1 -> serviceC1/orders  done  CLIENT_ONLY (the service it called has no row of it" in result.stdout
@@ -263,11 +263,8 @@ def test_every_verdict(tmp_path: Path) -> None:
             await who["orders"].registers(5, mode=Mode.TRANSPARENT, client_id_is_proxy=True)
 
     asyncio.run(fill())
-    raw(tmp_path / "orders.db", "DELETE FROM entry WHERE client_correlation_id LIKE '%2'")
-    raw(
-        tmp_path / "orders.db",
-        "UPDATE entry SET phase = 'FAILED', outcome = 'FAILED' WHERE server_correlation_id LIKE '%3'",
-    )
+    raw(tmp_path / "orders.db", "DELETE FROM intent WHERE client_correlation_id LIKE '%2'")
+    raw(tmp_path / "orders.db", "UPDATE intent SET phase = 'FAILED' WHERE server_correlation_id LIKE '%3'")
     result = run("ledger", "pairs", *ledgers(tmp_path), "--json")
     assert result.exit_code == FOUND
     verdicts = {
@@ -294,7 +291,7 @@ def test_the_other_side_is_found_however_old_it_is(tmp_path: Path) -> None:
                 await who["orders"].registers(number)
 
     asyncio.run(fill())
-    raw(tmp_path / "shop.db", "UPDATE entry SET phase_1_timestamp = phase_1_timestamp + 1000000")
+    raw(tmp_path / "shop.db", "UPDATE client_entry SET phase_1_timestamp = phase_1_timestamp + 1000000")
     result = run("ledger", "pairs", *ledgers(tmp_path), "--limit", 1)
     assert result.stdout.splitlines()[-1] == "1 call: 1 PAIRED"
     assert "note: only the newest 1 row" in result.stderr
@@ -361,7 +358,7 @@ def test_one_call_is_printed_side_by_side(tmp_path: Path) -> None:
 
 def test_a_record_that_was_forgotten_still_has_its_history(tmp_path: Path) -> None:
     asyncio.run(_with_details(tmp_path))
-    raw(tmp_path / "orders.db", "DELETE FROM intent")
+    raw(tmp_path / "orders.db", "UPDATE intent SET forgotten = 1, who = NULL")
     found = next(e for e in details(tmp_path)["evidence"] if e["ledger"].endswith("orders.db"))
     assert found["intent"] is None
     assert len(found["journal"]) == 5

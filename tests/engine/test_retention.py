@@ -51,11 +51,11 @@ async def store(tmp_path: Path, clock: HandClock) -> AsyncIterator[SQLiteStore]:
         yield store
 
 
-def keep(store: SQLiteStore, table: str, up_to: int) -> None:
-    """As a foreign key of the application's would: these rows cannot be deleted."""
+def keep(store: SQLiteStore, table: str, up_to: int, change: str = "DELETE") -> None:
+    """As a constraint of the application's would: these rows cannot be changed so."""
     connection = apsw.Connection(store.path)
     connection.execute(
-        f"CREATE TRIGGER kept_{table} BEFORE DELETE ON {table} WHEN old.id <= {up_to}"
+        f"CREATE TRIGGER kept BEFORE {change} ON {table} WHEN old.id <= {up_to}"
         " BEGIN SELECT RAISE(ABORT, 'it is referred to'); END"
     )
     connection.close()
@@ -100,7 +100,7 @@ async def forgotten(store: SQLiteStore, clock: HandClock, count: int) -> Intents
 @pytest.mark.req("A-59")
 async def test_a_sweep_goes_past_many_that_the_store_refuses(store: SQLiteStore, clock: HandClock) -> None:
     intents = await forgotten(store, clock, STUCK + 2)
-    keep(store, "intent", STUCK)
+    keep(store, "intent", STUCK, "UPDATE OF forgotten")
     left: set[Key] = set()
     gone = 0
     for _round in range(4):
@@ -114,7 +114,7 @@ async def test_rows_are_purged_behind_many_that_cannot_be(store: SQLiteStore, cl
     intents = await forgotten(store, clock, STUCK + 2)
     while await intents.sweep(lambda _intent: POLICY, "me", before=clock.now + 1):
         pass
-    keep(store, "entry", STUCK)
+    keep(store, "intent", STUCK)
     clock.now += 31 * DAY_MS
     assert await purge(store, 30 * DAY_MS) == 2
     assert len(await store.entries(Tail(limit=1_000))) == STUCK

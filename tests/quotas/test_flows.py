@@ -175,7 +175,6 @@ def test_a_ledger_that_counted_the_expired_is_counted_anew(play: Play) -> None:
         with closing(apsw.Connection(stage.path)) as before:  # As schema 7 had it.
             before.execute("UPDATE quota SET open_intents = 2, open_bytes = 20 WHERE principal = 'alice'")
             before.execute("INSERT INTO quota VALUES (99, 'bob', 1, 10, 1)")
-            before.execute("DROP INDEX intent_polled")
             before.execute(dict(migrations())[8])
         assert stage.counted() == {"alice": (1, 10)}
 

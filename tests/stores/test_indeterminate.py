@@ -10,7 +10,6 @@ import pytest
 from tests.stores.orders import POLICY, HandClock, Orders, orders, raw
 from tests.stores.verifying import found
 from twophp.core.phase import Settle
-from twophp.stores.sqlite.sql import migrations
 from twophp.stores.sqlite.verify import verify
 
 
@@ -34,13 +33,10 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.mark.req("A-34")
-@pytest.mark.parametrize("table", ["intent", "entry"])
-def test_whoever_edits_it_away_is_found(database: Path, table: str) -> None:
+def test_whoever_edits_it_away_is_found(database: Path) -> None:
     assert verify(str(database)).holds
-    raw(database, f"UPDATE {table} SET indeterminate = 0 WHERE server_correlation_id = 's2'")  # noqa: S608
-    assert {(what, subject) for what, _seq, subject in found(database)} >= {
-        ("record_differs" if table == "intent" else "entry_differs", "s2")
-    }
+    raw(database, "UPDATE intent SET indeterminate = 0 WHERE server_correlation_id = 's2'")
+    assert {(what, subject) for what, _seq, subject in found(database)} >= {("record_differs", "s2")}
 
 
 @pytest.mark.req("A-34", "A-83")
@@ -53,32 +49,8 @@ def test_its_row_says_it_when_the_intent_is_forgotten_and_cannot_be_edited_then(
                 await service.sweep()
 
     asyncio.run(forget())
-    assert raw(database, "SELECT count(*) FROM intent") == [(0,)]
+    assert raw(database, "SELECT count(*) FROM live_intent") == [(0,)]
     assert raw(database, "SELECT indeterminate FROM entry ORDER BY id") == [(0,), (1,)]
     assert verify(str(database)).holds
-    raw(database, "UPDATE entry SET indeterminate = 1 - indeterminate")
-    assert sorted(subject for _what, _seq, subject in found(database)) == ["s1", "s2"]
-
-
-@pytest.mark.req("A-34")
-def test_a_database_of_before_is_migrated_and_still_holds(tmp_path: Path) -> None:
-    path = tmp_path / "orders.db"
-
-    async def write() -> None:
-        async with orders(path) as service:
-            await service.take(1)
-
-    async def go_on() -> None:
-        async with orders(path) as service:
-            assert (await service.find(1)).indeterminate is False
-            await lose(service, 2)
-            assert (await service.find(2)).indeterminate is True
-
-    asyncio.run(write())
-    for table in ("intent", "call", "entry"):
-        raw(path, f"ALTER TABLE {table} DROP COLUMN indeterminate")
-    [migration] = [script for _number, script in migrations() if "ADD COLUMN indeterminate" in script]
-    raw(path, migration)
-    asyncio.run(go_on())
-    report = verify(str(path))
-    assert report.holds, report.findings
+    raw(database, "UPDATE intent SET indeterminate = 1 - indeterminate")
+    assert sorted({subject for _what, _seq, subject in found(database)}) == ["s1", "s2"]

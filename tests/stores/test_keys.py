@@ -234,7 +234,7 @@ def test_a_row_that_was_changed_says_nothing_about_the_ring(tmp_path: Path) -> N
 
     asyncio.run(fill())
     with closing(apsw.Connection(str(tmp_path / "orders.db"))) as connection:
-        connection.execute("UPDATE seal SET sealed = x'00' WHERE record = (SELECT max(record) FROM seal)")
+        connection.execute("UPDATE intent SET payload = x'00' WHERE id = (SELECT max(id) FROM intent)")
     assert isinstance(open_vault(url), AesGcmVault)
 
 

@@ -85,7 +85,7 @@ async def test_a_service_that_starts_and_ends_meanwhile_makes_the_reading_void(d
         ("PRAGMA application_id = 1", SchemaMismatch, "foreign_database"),
         ("PRAGMA user_version = 99", SchemaMismatch, "schema_too_new"),
         ("PRAGMA user_version = 0", SchemaMismatch, "schema_too_old"),
-        ("DROP TABLE entry", TwoPHPError, "store_corrupt"),
+        ("DROP TABLE link", TwoPHPError, "store_corrupt"),
     ],
 )
 async def test_what_cannot_be_read_says_why(database: Path, damage: str, error: type[TwoPHPError], code: str) -> None:

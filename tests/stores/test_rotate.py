@@ -168,41 +168,41 @@ def test_a_part_that_changes_under_the_rotation_is_not_overwritten(database: Pat
                 nonlocal pages
                 pages += 1
                 if pages == 1:  # Between reading and writing: one part is replaced, one is destroyed.
-                    raw(database, "UPDATE seal SET sealed = ? WHERE record = 1 AND part = 'payload'", sealed)
-                    raw(database, "DELETE FROM seal WHERE record = 1 AND part = 'response'")
+                    raw(database, "UPDATE intent SET payload = ? WHERE id = 1", sealed)
+                    raw(database, "UPDATE intent SET response = NULL WHERE id = 1")
                 return await real(*args)
 
             store.transact = transact  # type: ignore[method-assign, assignment]
             await rotate.rotate(store, ring_of(database))
 
-        assert raw(database, "SELECT part, sealed FROM seal WHERE record = 1") == [("payload", sealed)]
+        assert raw(database, "SELECT part, sealed FROM sealed_part WHERE record = 1") == [("payload", sealed)]
 
     asyncio.run(scenario())
 
 
 @pytest.mark.req("A-62")
 def test_what_does_not_open_is_named_and_left_alone(database: Path) -> None:
-    raw(database, "UPDATE seal SET sealed = CAST(sealed || x'00' AS BLOB) WHERE record = 3 AND part = 'payload'")
-    raw(database, "UPDATE seal SET sealed = x'00' WHERE record = 4 AND part = 'response'")
-    raw(database, "UPDATE seal SET sealed = CAST(x'01026161' || sealed AS BLOB) WHERE record = 5 AND part = 'payload'")
-    before = raw(database, "SELECT sealed FROM seal WHERE record BETWEEN 3 AND 5 ORDER BY record, part")
+    raw(database, "UPDATE intent SET payload = CAST(payload || x'00' AS BLOB) WHERE id = 3")
+    raw(database, "UPDATE intent SET response = x'00' WHERE id = 4")
+    raw(database, "UPDATE intent SET payload = CAST(x'01026161' || payload AS BLOB) WHERE id = 5")
+    before = raw(database, "SELECT sealed FROM sealed_part WHERE record BETWEEN 3 AND 5 ORDER BY record, part")
     done = run(database)
     named = [(failed.subject, failed.part, failed.code) for failed in done.unopened]
     expected = [("s2", "payload", "tampered"), ("s3", "response", "tampered"), ("s4", "payload", "key_missing")]
     assert named == expected
     assert (done.unopened_count, done.resealed, done.complete) == (3, PARTS - 3, False)
-    after = raw(database, "SELECT sealed FROM seal WHERE record BETWEEN 3 AND 5 ORDER BY record, part")
+    after = raw(database, "SELECT sealed FROM sealed_part WHERE record BETWEEN 3 AND 5 ORDER BY record, part")
     assert [new == old for old, new in zip(before, after, strict=True)] == [True, False, False, True, True, False]
     assert run(database).minted, "what never opens must not keep a rotation from ending"
 
 
 def test_old_keys_retire_once_no_row_needs_them(database: Path) -> None:
     old = ring_of(database).load().active
-    raw(database, "UPDATE seal SET sealed = CAST(sealed || x'00' AS BLOB) WHERE record = 3 AND part = 'payload'")
+    raw(database, "UPDATE intent SET payload = CAST(payload || x'00' AS BLOB) WHERE id = 3")
     active = run(database).active
     late = ring_of(database, T0 + RETIRE_GRACE_MS)
     assert rotate.retire_keys(str(database), late) == ()
-    raw(database, "DELETE FROM seal WHERE record = 3 AND part = 'payload'")
+    raw(database, "UPDATE intent SET payload = NULL WHERE id = 3")
     assert rotate.retire_keys(str(database), ring_of(database)) == ()  # Too soon.
     assert rotate.retire_keys(str(database), late) == (old,)
     assert [key.name for key in late.load().keys] == [active]

@@ -151,9 +151,9 @@ def test_rows_that_were_swapped_are_never_handed_out(tmp_path: Path) -> None:
             assert await service.intents.response(await service.find(1)) is not None
 
     asyncio.run(fill())
-    [(one,), (two,)] = raw(path, "SELECT sealed FROM seal WHERE part = 'payload' ORDER BY record")
+    [(one,), (two,)] = raw(path, "SELECT payload FROM intent ORDER BY id")
     for old, new in ((one, b"aside"), (two, one), (b"aside", two)):
-        raw(path, "UPDATE seal SET sealed = ? WHERE sealed = ?", new, old)
+        raw(path, "UPDATE intent SET payload = ? WHERE payload = ?", new, old)
     asyncio.run(look())
 
 
@@ -164,9 +164,9 @@ def test_a_flipped_bit_in_the_database_is_never_handed_out(tmp_path: Path) -> No
         async with orders(path) as service:
             intent = await service.register(1)
             assert await service.intents.payload(intent) == payload_of(1)
-            [(sealed,)] = raw(path, "SELECT sealed FROM seal")
+            [(sealed,)] = raw(path, "SELECT payload FROM intent")
             assert isinstance(sealed, bytes)
-            raw(path, "UPDATE seal SET sealed = ?", sealed[:-1] + bytes([sealed[-1] ^ 1]))
+            raw(path, "UPDATE intent SET payload = ?", sealed[:-1] + bytes([sealed[-1] ^ 1]))
             with pytest.raises(Tampered):
                 await service.intents.payload(intent)
 

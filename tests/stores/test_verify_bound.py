@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores import forging
 from tests.stores.orders import T0, HandClock, orders, raw
 from tests.stores.verifying import filled, found, messages
 from twophp.core import obligation
@@ -29,19 +30,25 @@ def database(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("taken_by", ["journal", "entry", "quota", "budget", "fence", "registrar_nonce"])
 def test_a_head_that_would_give_an_id_away_twice_is_found(database: Path, taken_by: str) -> None:
     rows = {
-        "entry": "UPDATE entry SET id = 99 WHERE server_correlation_id = 's1'",
+        "entry": "UPDATE intent SET id = 99 WHERE server_correlation_id = 's1'",
         "quota": "INSERT INTO quota VALUES (99, 'alice', 1, 1, 1)",
         "budget": "INSERT INTO budget VALUES (99, 'publish', 1, 1)",
         "fence": "INSERT INTO fence VALUES (99, 'disk', 1, 'o1', 1)",
         "registrar_nonce": "INSERT INTO registrar_nonce VALUES (99, 'n', 'o', 1, 2)",
     }
-    raw(database, rows.get(taken_by, "UPDATE head SET next_id = (SELECT max(record) FROM journal)"))
+    if taken_by in rows:
+        raw(database, rows[taken_by])
+    else:
+        raw(database, "UPDATE link SET next_id = (SELECT max(record) FROM journal)")
+        raw(database, "UPDATE head SET next_id = 1")
+        forging.rechain(database)
     assert found(database)[0] == ("rewritten_head", 17, "")
     assert "was given away" in messages(database)
 
 
 def test_a_head_whose_time_was_set_back_is_found(database: Path) -> None:
-    raw(database, "UPDATE head SET at = at - 1")
+    raw(database, "UPDATE link SET at = at - 1")
+    forging.rechain(database)
     assert found(database) == [("rewritten_head", 17, "")]
     assert "before that of line 17" in messages(database)
 
@@ -59,7 +66,7 @@ def test_a_clock_that_was_set_back_after_an_arrival_is_no_finding(tmp_path: Path
             await service.store.transact(Asked((), lambda _records: Change(answer=None, journal=(scanned,))))
 
     asyncio.run(scenario())
-    assert raw(path, "SELECT at FROM head") == [(T0 + HOUR_MS,)]
+    assert raw(path, "SELECT max(at) FROM link") == [(T0 + HOUR_MS,)]
     assert raw(path, "SELECT max(observed_at) FROM journal") == [(T0 + HOUR_MS,)]
     assert found(path) == []
 
@@ -137,6 +144,6 @@ def lines_about(path: Path, name: str) -> tuple[object, ...]:
 
 
 def test_an_obligation_without_the_line_that_reserved_it_is_found(effects: Path) -> None:
-    raw(effects, "DELETE FROM journal WHERE subject = 'committed' AND before = 'Absent'")
+    forging.delete(effects, 1, 1)
     assert ("missing_lines", 1, "") in found(effects)
     assert "obligation committed: trace_id is t1, expected None" in messages(effects)

@@ -57,15 +57,27 @@ def test_what_nobody_touched_holds(path: Path) -> None:
         ("UPDATE call SET status = 500 WHERE client_correlation_id = 'client-1'", "record_differs", "client-1"),
         ("UPDATE call SET url = 'https://evil' WHERE client_correlation_id = 'client-3'", "record_differs", "client-3"),
         ("DELETE FROM call WHERE client_correlation_id = 'client-3'", "record_missing", "client-3"),
-        ("UPDATE entry SET target = 'evil' WHERE client_correlation_id = 'client-1'", "entry_differs", "client-1"),
         (
-            "UPDATE entry SET parent_reference_id = 'x' WHERE client_correlation_id = 'client-2'",
+            "UPDATE client_entry SET target = 'evil' WHERE client_correlation_id = 'client-1'",
+            "entry_differs",
+            "client-1",
+        ),
+        (
+            "UPDATE client_entry SET parent_reference_id = 'x' WHERE client_correlation_id = 'client-2'",
             "entry_differs",
             "client-2",
         ),
-        ("DELETE FROM entry WHERE client_correlation_id = 'client-2'", "entry_missing", "client-2"),
-        ("UPDATE entry SET phase = 'COMMITTED' WHERE client_correlation_id = 'client-0'", "entry_differs", "client-0"),
-        ("UPDATE entry SET source = 'evil' WHERE client_correlation_id = 'client-0'", "entry_differs", "client-0"),
+        ("DELETE FROM client_entry WHERE client_correlation_id = 'client-2'", "entry_missing", "client-2"),
+        (
+            "UPDATE client_entry SET phase = 'COMMITTED' WHERE client_correlation_id = 'client-0'",
+            "entry_differs",
+            "client-0",
+        ),
+        (
+            "UPDATE client_entry SET source = 'evil' WHERE client_correlation_id = 'client-0'",
+            "entry_differs",
+            "client-0",
+        ),
     ],
 )
 def test_an_edit_is_found(statement: str, what: str, subject: str, path: Path) -> None:

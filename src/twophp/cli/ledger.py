@@ -1,4 +1,4 @@
-"""``twophp ledger``: look at ledgers, local and central. This file has the group and ``verify``."""
+"""``twophp ledger``: look at ledgers, local and central. This file has the group, ``verify`` and ``migrate``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from twophp.cli.ledger_rows import initiated, stalled, tail
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, sqlite_path
 from twophp.cli.proofs import prove, verify_central
 from twophp.cli.remote import is_remote
+from twophp.stores.sqlite.connection import migrate as migrate_file
+from twophp.stores.sqlite.connection import open_connection, schema_of
 from twophp.stores.sqlite.reading import holds_seals
 from twophp.stores.sqlite.verify import Head, Report
 from twophp.stores.sqlite.verify import verify as verify_file
@@ -76,6 +78,33 @@ def verify(
     else:
         _print(report)
     ctx.exit(0 if report.holds else FOUND)
+
+
+@ledger.command(
+    short_help="Bring a ledger's file to this version's format.",
+    epilog=examples("ledger migrate orders.db", "ledger migrate sqlite:///orders.db --json"),
+)
+@click.argument("url_or_path")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def migrate(url_or_path: str, *, as_json: bool) -> None:
+    """Bring the file of a service or a client to the format of this version, and say how far it is.
+
+    A service does the same when it starts; here somebody can watch. Stop the services of an older version first: from
+    the first step on they can write no more. Whatever interrupts it, a full disk too, loses nothing: run it again. It
+    needs about as much room as the file has.
+    """
+    path = sqlite_path(url_or_path)
+    before = schema_of(path)
+    connection = open_connection(path, must_exist=True)
+    with progress_bar("migrating") as progress:
+        migrate_file(connection, path, progress=progress)
+    connection.close()
+    after = schema_of(path)
+    if as_json:
+        print_json({"path": path, "schema_before": before, "schema": after})
+    else:
+        done = "is of this version's format" if before == after else f"was migrated from schema {before}"
+        out().print(f"{escape(path)}: {done}, schema {after}")
 
 
 def _document(report: Report) -> dict[str, object]:

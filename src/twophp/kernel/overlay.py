@@ -30,6 +30,8 @@ class Slot(msgspec.Struct, eq=False, gc=False):
     keys: tuple[Key, ...] = ()
     id: int = 0  # The driver's own number for the record's row; 0 until it gives one.
     stored: int = 0  # The version that the store has: the guard of an update. 0: the store has none.
+    last_line: int = 0  # The driver's own: where the record's history has come to, ...
+    place: int = 0  # ... and where its key stands in an index.
     is_dropped: bool = False
     entry: LedgerEntry | None = None
     entry_is_new: bool = False

@@ -36,7 +36,7 @@ from twophp.core.obligation import (
 from twophp.core.records import Instant, JournalEvent, Key, Sealed
 from twophp.kernel.apply import Failure, Operations, Snapshot, apply
 from twophp.kernel.commands import Making
-from twophp.kernel.journal import GENESIS, link
+from twophp.kernel.journal import Link
 from twophp.kernel.overlay import Slot, Slots
 from twophp.ports import (
     MOST_ROWS,
@@ -55,7 +55,7 @@ from twophp.ports import (
 )
 from twophp.stores.call_back import call_back
 from twophp.stores.clock import AnchoredClock, StoreTime, system_clock
-from twophp.stores.memory_answers import answer
+from twophp.stores.memory_answers import answer, fits, link_all
 from twophp.stores.owners import NobodyKnown
 
 _ROLLED_BACK: Final = State.ROLLED_BACK
@@ -91,7 +91,7 @@ class MemoryStore:
         self._unsynced: dict[int, None] = {}
         self._left: dict[int, None] = {}  # Ledger rows that their records left behind.
         self._lines: list[tuple[int, JournalEvent]] = []
-        self._digests: list[bytes] = []
+        self._links: list[Link] = []
         self._kept: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -333,7 +333,9 @@ class MemoryStore:
         """See ``Store.history``."""
         with self._lock:
             slot = self._found.get(key)
-            return [] if slot is None else [line for line in self._chained(0) if line.record == slot.id]
+            if slot is None:
+                return []
+            return [line for line in self._chained(0) if self._lines[line.seq - 1][0] == slot.id]
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
         """The whole journal, a page at a time."""
@@ -341,19 +343,22 @@ class MemoryStore:
             return list(islice(self._chained(after), limit))
 
     def _chained(self, after: int) -> Iterator[JournalLine]:
-        """The lines with their hashes, which are made when somebody first looks: a chain in memory proves nothing."""
-        for seq in range(len(self._digests) + 1, len(self._lines) + 1):
-            previous = self._digests[-1] if self._digests else GENESIS
-            self._digests.append(link(previous, seq, *self._lines[seq - 1]))
+        link_all(self._links, self._lines)
         for seq in range(after + 1, len(self._lines) + 1):
-            yield JournalLine(seq, *self._lines[seq - 1], self._digests[seq - 1])
+            yield JournalLine(seq, self._lines[seq - 1][1], self._links[seq - 1].hash)
+
+    async def links(self, after: int, limit: int) -> Sequence[Link]:
+        """The links of the journal after this line."""
+        with self._lock:
+            link_all(self._links, self._lines)
+            return self._links[after : after + limit]
 
     async def obligations(self, wanted: Obligations) -> Sequence[Obligation]:
         """See ``Store.obligations``."""
         with self._lock:
             last = self._found.get(by_id(wanted.before)) if wanted.before else None
             end = self._next_id if last is None else last.id
-            found = [(slot.id, one) for slot, one in self._obligations() if slot.id < end and _fits(one, wanted)]
+            found = [(slot.id, one) for slot, one in self._obligations() if slot.id < end and fits(one, wanted)]
         found.sort(reverse=True)
         return [one for _id, one in found[: min(wanted.limit, MOST_ROWS)]]
 

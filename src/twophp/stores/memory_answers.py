@@ -8,8 +8,10 @@ from typing import Final
 
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
-from twophp.core.records import Instant
-from twophp.ports import Calls, Find, Initiated, Question, Stalled, Tail, Tree
+from twophp.core.obligation import Obligation
+from twophp.core.records import Instant, JournalEvent
+from twophp.kernel.journal import GENESIS, Link, Writer, new_link
+from twophp.ports import Calls, Find, Initiated, Obligations, Question, Stalled, Tail, Tree
 
 _STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
 
@@ -47,3 +49,17 @@ def _called(rows: Sequence[LedgerEntry], root: str) -> set[str]:
         called.update(fresh)
         ahead.extend(fresh)
     return called
+
+
+def link_all(links: list[Link], lines: Sequence[tuple[int, JournalEvent]]) -> None:
+    """Chain the lines that are not yet, each by itself, when somebody first looks: a chain in memory proves nothing."""
+    for number in range(len(links) + 1, len(lines) + 1):
+        previous, writer = (links[-1].hash, Writer(1, number - 1)) if links else (GENESIS, Writer())
+        record, event = lines[number - 1]
+        links.append(new_link(previous, number, writer, [(0, record, event)], event.observed_at, record + 1))
+
+
+def fits(obligation: Obligation, wanted: Obligations) -> bool:
+    """Whether an obligation is one of those that are asked for."""
+    facts = ("flow", "state", "key", "intent", "trace_id")
+    return all(getattr(wanted, name) in ("", getattr(obligation, name)) for name in facts)

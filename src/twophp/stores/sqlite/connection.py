@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from pathlib import Path
@@ -20,10 +21,15 @@ from twophp.core.errors import (
     StoreUnavailable,
     TwoPHPError,
 )
-from twophp.stores.clock import pause
+from twophp.stores.clock import pause, steady_seconds
+from twophp.stores.sqlite.hashes import teach
 from twophp.stores.sqlite.one_library import connect
 from twophp.stores.sqlite.sql import migrations, sql
+from twophp.stores.sqlite.widening import Progress, widen
 
+log: Final = logging.getLogger("twophp.store")
+
+LOG_EVERY_S: Final = 5.0
 APPLICATION_ID: Final = 0x32504850  # "2PHP": the file says whose it is.
 CENTRAL_APPLICATION_ID: Final = (
     0x32504843  # "2PHC": a central ledger's. Known here, so that it is told from a stranger's.
@@ -42,9 +48,13 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
     application_id: int
     package: str
     prove_durable: str  # A statement that changes something of no consequence.
+    # After which numbers there is more to do than one transaction should hold, and how it is done.
+    long_steps: dict[int, Callable[[apsw.Connection, Progress], None]] = {}
 
 
-LEDGER: Final = Schema(application_id=APPLICATION_ID, package=__package__, prove_durable=sql("prove_durable"))
+LEDGER: Final = Schema(
+    application_id=APPLICATION_ID, package=__package__, prove_durable=sql("prove_durable"), long_steps={13: widen}
+)
 """A service's own."""
 
 _FSYNC_FAILURES: Final = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
@@ -128,6 +138,7 @@ def open_connection(
         raise translate(error, path) from error
     with _given_up_on_failure(connection):
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        teach(connection)
         if not read_only:
             # Before WAL, which would be a change to somebody else's file.
             _refuse_foreign_at_once(connection, path, schema)
@@ -200,21 +211,58 @@ def _into_wal(connection: apsw.Connection) -> str:
     return str(connection.execute("PRAGMA journal_mode = WAL").get)
 
 
-def migrate(connection: apsw.Connection, path: str, schema: Schema = LEDGER) -> None:
-    """Bring the schema to this version of twophp, one numbered step after the other, all in one transaction."""
+def migrate(
+    connection: apsw.Connection, path: str, schema: Schema = LEDGER, *, progress: Progress | None = None
+) -> None:
+    """Bring the schema to this version of twophp, one numbered step after the other.
+
+    All of them in one transaction, but for a step that moves every row of a file (``Schema.long_steps``): that one has
+    transactions of its own, and whoever is interrupted in it goes on with it at the next opening.
+    """
     with _given_up_on_failure(connection):
         connection.execute(sql("begin"))
         _harden_log(connection)
         with_schema = _refuse_foreign(connection, path, schema)
+        is_new = not with_schema  # Then there are no rows to move.
         for number, script in migrations(schema.package):
             if number > with_schema:
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version = {number}")
+            if not is_new and number in schema.long_steps and number >= with_schema:
+                connection.execute(sql("commit"))
+                schema.long_steps[number](connection, progress or logged(path))
+                connection.execute(sql("begin"))
+                with_schema = _refuse_foreign(connection, path, schema)  # Somebody else may have finished.
         connection.execute(f"PRAGMA application_id = {schema.application_id}")
         # If a failed commit lies behind the end of the log, where nobody has found it, this overwrites it: what reads
         # as absent from here on stays absent, whatever a recovery may look for.
         connection.execute(schema.prove_durable)
         connection.execute(sql("commit"))
+
+
+def logged(path: str) -> Progress:
+    """Progress for a service's log: a line every few seconds."""
+    told_at = steady_seconds()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told_at
+        if steady_seconds() - told_at >= LOG_EVERY_S:
+            told_at = steady_seconds()
+            log.info("%s: migrating, %d of %d rows", path, done, total)
+
+    return tell
+
+
+def schema_of(path: str) -> int:
+    """The number of a ledger's schema, whichever it is. Raises if the file is not a ledger's, or is too new."""
+    if not Path(path).is_file():
+        message = f"there is no database {path}"
+        raise ConfigError(message, code="no_such_database")
+    connection = open_connection(path, read_only=True)
+    with _given_up_on_failure(connection):
+        number = _refuse_foreign(connection, path, LEDGER)
+    let_go(connection)
+    return number
 
 
 def open_without_room(path: str, schema: Schema = LEDGER) -> apsw.Connection:

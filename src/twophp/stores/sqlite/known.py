@@ -27,7 +27,9 @@ import msgspec
 from twophp.core.errors import StoreError
 from twophp.core.intent import Intent
 from twophp.core.records import Instant, Key
+from twophp.kernel.journal import Link, Writer
 from twophp.kernel.overlay import Slot
+from twophp.stores.clock import mint_uuid
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row
 
@@ -68,6 +70,10 @@ class Known:
         self._old: dict[Key, Slot] = {}
         self._doubted: dict[Key, Slot] = {}
         self._head: Head | None = None
+        self._name = mint_uuid()
+        self._writer = Writer()
+        self._writer_is_known = True
+        self.has_settings = False  # Who writes the ledger's rows is in the database.
 
     def refresh(self) -> bool:
         """Whether another connection has written. Call it inside the write transaction, in which nobody else can."""
@@ -119,6 +125,19 @@ class Known:
         """Where things have come to. To be asked for inside the write transaction, and after ``refresh``."""
         return self._head or read_head(self._connection)
 
+    def writer(self) -> Writer:
+        """Who this handle is in the journal. After a batch that failed, its row may not be there."""
+        if not self._writer_is_known:
+            links: int | None = self._connection.execute(sql("read_writer"), (self._writer.id, self._name)).get
+            self._writer = Writer() if links is None else Writer(self._writer.id, links)
+            self._writer_is_known = True
+        return self._writer
+
+    def linked(self, link: Link) -> Row:
+        """This handle has added a link: what its row says from now on."""
+        self._writer = Writer(link.writer, link.seq)
+        return link.writer, self._name, link.seq, link.id, link.hash
+
     def flushed(self, slots: Iterable[Slot], head: Head) -> None:
         """Everything about these was written, and this is how far it went."""
         self._head = head
@@ -129,3 +148,4 @@ class Known:
     def forget(self) -> None:
         """Nothing is known."""
         self.slots, self._old, self._doubted, self._head = {}, {}, {}, None
+        self._writer_is_known = False

@@ -15,11 +15,12 @@ from twophp.core.obligation import OBLIGATION, Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.ports import Clock, JournalLine, Obligations, Tally
 from twophp.stores.clock import system_clock
+from twophp.stores.sqlite.history import history, lines_after
 from twophp.stores.sqlite.questions import obligations_asked
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row
-from twophp.stores.sqlite.tables import OBLIGATIONS, line_of
+from twophp.stores.sqlite.tables import OBLIGATIONS
 
 
 class ObligationReader:
@@ -60,11 +61,12 @@ class ObligationReader:
 
     async def history(self, key: Key) -> Sequence[JournalLine]:
         """See ``Store.history``."""
-        return [line_of(row) for row in self._connection.execute(OBLIGATIONS.journal, key.values)]
+        found = self._connection.execute(OBLIGATIONS.last_line, key.values).fetchone()
+        return [] if found is None else history(self._connection, *found)
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
         """See ``Store.journal``."""
-        return [line_of(row) for row in self._rows("journal_after", (after, limit))]
+        return list(lines_after(self._connection, after, limit))
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``, for obligations alone."""

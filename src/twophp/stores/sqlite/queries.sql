@@ -29,10 +29,14 @@ ROLLBACK TO trial;
 RELEASE trial;
 
 -- name: read_head
-SELECT seq, hash, at, next_id FROM head;
+-- Where the journal, the time and the ids have come to: the last link says it, or the head of the old journal. A batch that
+-- writes no line moves time and ids on in the head.
+SELECT coalesce(link.id + link.count - 1, head.seq), coalesce(link.hash, head.hash), max(head.at, coalesce(link.at, 0)),
+    max(head.next_id, coalesce(link.next_id, 0))
+FROM head LEFT JOIN link ON link.id = (SELECT max(id) FROM link);
 
 -- name: write_head
-UPDATE head SET seq = ?, hash = ?, at = ?, next_id = ?;
+UPDATE head SET at = max(at, ?), next_id = max(next_id, ?);
 
 -- name: prove_durable
 UPDATE head SET opened = opened + 1;
@@ -50,47 +54,77 @@ INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING;
 INSERT OR REPLACE INTO meta VALUES (?, ?);
 
 -- name: last_entry
-SELECT coalesce(max(id), 0) FROM entry;
+SELECT coalesce(max(id), 0) FROM client_entry;
 
 -- name: restamp_entries
-UPDATE entry SET service_ledger_id = ?1 WHERE id > ?2 AND id <= ?3 AND service_ledger_id <> ?1;
+UPDATE client_entry SET service_ledger_id = ?1 WHERE id > ?2 AND id <= ?3 AND service_ledger_id <> ?1;
 
 -- name: intents_by_client_id
-SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent ON client_correlation_id = wanted.value;
+SELECT live_intent.* FROM json_each(?) AS wanted CROSS JOIN live_intent ON client_hash = twophp_hash(wanted.value);
 
 -- name: intents_by_server_id
-SELECT intent.* FROM json_each(?) AS wanted CROSS JOIN intent ON server_correlation_id = wanted.value
+SELECT live_intent.* FROM json_each(?) AS wanted CROSS JOIN live_intent ON server_correlation_id = wanted.value
 WHERE mode = 'async';
 
 -- name: intents_due
-SELECT client_correlation_id, server_correlation_id FROM intent WHERE due_at < ? ORDER BY due_at LIMIT ?;
+-- Of each open phase, and of what has ended, the most overdue; then the most overdue of those.
+SELECT client_correlation_id, server_correlation_id FROM (
+    SELECT * FROM (SELECT client_correlation_id, server_correlation_id, due_at FROM intent INDEXED BY intent_open
+        WHERE phase = 'WAITING_CONFIRM' AND due_at < ?1 ORDER BY due_at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT client_correlation_id, server_correlation_id, due_at FROM intent INDEXED BY intent_open
+        WHERE phase = 'PROCESSING' AND due_at < ?1 ORDER BY due_at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT client_correlation_id, server_correlation_id, due_at FROM intent INDEXED BY intent_open
+        WHERE phase = 'TTL_EXPIRED' AND due_at < ?1 ORDER BY due_at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT client_correlation_id, server_correlation_id, due_at FROM intent INDEXED BY intent_kept
+        WHERE due_at < ?1 AND (phase = 'COMMITTED' OR phase = 'FAILED' OR phase = 'ABANDONED') ORDER BY due_at LIMIT ?2)
+) ORDER BY due_at LIMIT ?2;
 
 -- name: owners_of_intents
--- From each owner to the next: as many steps as there are owners, however much each of them runs.
-WITH RECURSIVE found (owner) AS (
-    SELECT min(owner) FROM intent WHERE owner IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(intent.owner) FROM intent WHERE intent.owner > found.owner)
-    FROM found WHERE found.owner IS NOT NULL
-)
-SELECT owner FROM found WHERE owner IS NOT NULL;
+-- Among those that run: there are as many as handlers.
+SELECT DISTINCT owner FROM intent INDEXED BY intent_open WHERE phase = 'PROCESSING' AND owner IS NOT NULL;
 
 -- name: intents_owned
-SELECT client_correlation_id, server_correlation_id FROM intent WHERE owner = ? LIMIT ?;
+SELECT client_correlation_id, server_correlation_id FROM intent INDEXED BY intent_open
+WHERE phase = 'PROCESSING' AND owner = ? LIMIT ?;
 
 -- name: insert_intent
-INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+    ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_intent
-UPDATE intent SET phase = ?, version = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, owner = ?,
-    lease_until = ?, fence = ?, has_payload = ?, transaction_reference = ?, due_at = ?, indeterminate = ? WHERE id = ? AND version = ?;
+-- If the row is at the version it was read at and the central ledger has not had it; an index knows those.
+UPDATE intent SET phase = ?1, version = ?2, confirmed_at = ?3, settled_at = ?4, status = ?5, resource_id = ?6, owner = ?7,
+    lease_until = ?8, fence = ?9, has_payload = ?10, transaction_reference = ?11, due_at = ?12, indeterminate = ?13,
+    row_version = ?14, last_line = ?15, payload = iif(?16, ?17, payload), response = iif(?18, ?19, response)
+WHERE id = ?20 AND version = ?21 AND sync_timestamp IS NULL;
+
+-- name: update_synced_intent
+-- The same of a row that it has had: it has to hear of it again (A-57).
+UPDATE intent SET phase = ?1, version = ?2, confirmed_at = ?3, settled_at = ?4, status = ?5, resource_id = ?6, owner = ?7,
+    lease_until = ?8, fence = ?9, has_payload = ?10, transaction_reference = ?11, due_at = ?12, indeterminate = ?13,
+    row_version = ?14, last_line = ?15, payload = iif(?16, ?17, payload), response = iif(?18, ?19, response),
+    sync_timestamp = NULL
+WHERE id = ?20 AND version = ?21 AND sync_timestamp IS NOT NULL;
+
+-- name: renew_intent
+-- The same of a change that is not the ledger's.
+UPDATE intent SET phase = ?1, version = ?2, confirmed_at = ?3, settled_at = ?4, status = ?5, resource_id = ?6, owner = ?7,
+    lease_until = ?8, fence = ?9, has_payload = ?10, transaction_reference = ?11, due_at = ?12, indeterminate = ?13,
+    last_line = ?15, payload = iif(?16, ?17, payload), response = iif(?18, ?19, response)
+WHERE id = ?20 AND version = ?21;
+
+-- name: forget_intent
+-- It lets go of its keys and its sealed parts. Its ledger row stays.
+UPDATE intent SET forgotten = 1, who = NULL, owner = NULL, lease_until = NULL, due_at = NULL, payload = NULL, response = NULL
+WHERE id = ?;
 
 -- name: states_of_intents
 SELECT intent.id, server_correlation_id, version, phase, fence
-FROM json_each(?) AS wanted CROSS JOIN intent ON intent.id = wanted.value;
+FROM json_each(?) AS wanted CROSS JOIN intent ON intent.id = wanted.value WHERE forgotten = 0;
 
 -- name: delete_intent
-DELETE FROM intent WHERE id = ?;
+-- What was never in the ledger leaves no row.
+DELETE FROM intent WHERE id = ? AND row_version = 0;
 
 -- name: obligations_by_id
 SELECT obligation.* FROM json_each(?) AS wanted CROSS JOIN obligation ON obligation_id = wanted.value;
@@ -104,10 +138,11 @@ AND state = 'Reserved' AND obligation.key <> '';
 SELECT obligation_id FROM obligation WHERE due_at < ? ORDER BY due_at LIMIT ?;
 
 -- name: insert_obligation
-INSERT INTO obligation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO obligation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_obligation
-UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, due_at = ?, counted = ? WHERE id = ? AND version = ?;
+UPDATE obligation SET state = ?, version = ?, settled_at = ?, resolution = ?, due_at = ?, counted = ?, last_line = ?
+WHERE id = ? AND version = ?;
 
 -- name: delete_obligation
 DELETE FROM obligation WHERE id = ?;
@@ -119,10 +154,10 @@ SELECT job.* FROM json_each(?) AS wanted CROSS JOIN job ON job_id = wanted.value
 SELECT job_id FROM job WHERE due_at < ? ORDER BY due_at LIMIT ?;
 
 -- name: insert_job
-INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_job
-UPDATE job SET state = ?, version = ?, attempts = ?, due_at = ?, last_error = ? WHERE id = ? AND version = ?;
+UPDATE job SET state = ?, version = ?, attempts = ?, due_at = ?, last_error = ?, last_line = ? WHERE id = ? AND version = ?;
 
 -- name: delete_job
 DELETE FROM job WHERE id = ?;
@@ -146,12 +181,13 @@ SELECT owner FROM found WHERE owner IS NOT NULL;
 SELECT client_correlation_id FROM call WHERE owner = ?1 AND owner > '' LIMIT ?2;
 
 -- name: insert_call
-INSERT INTO call VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO call VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_call
 UPDATE call SET stage = ?, version = ?, row_version = ?, server_correlation_id = ?, ttl_ms = ?, registered_at = ?,
     confirm_by = ?, confirmed_at = ?, settled_at = ?, status = ?, resource_id = ?, status_url = ?, acknowledged_at = ?,
-    answered_at = ?, owner = ?, fence = ?, attempts = ?, last_error = ?, due_at = ?, indeterminate = ? WHERE id = ? AND version = ?;
+    answered_at = ?, owner = ?, fence = ?, attempts = ?, last_error = ?, due_at = ?, indeterminate = ?, last_line = ?
+WHERE id = ? AND version = ?;
 
 -- name: delete_call
 DELETE FROM call WHERE id = ?;
@@ -234,117 +270,183 @@ ORDER BY id LIMIT ?2;
 SELECT flow, state, resolution, count(*) FROM obligation WHERE reserved_at >= ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
 
 -- name: insert_entry
-INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO client_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0);
 
 -- name: update_entry
-UPDATE entry SET phase = ?, phase_2_timestamp = ?, outcome = ?, payload_ref = ?, sync_timestamp = ?,
+UPDATE client_entry SET phase = ?, phase_2_timestamp = ?, outcome = ?, payload_ref = ?, sync_timestamp = ?,
     transaction_reference = ?, version = ?, settled_at = ?, indeterminate = ? WHERE id = ?;
 
--- name: append_journal
-INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: leave_entry
+-- The record goes and its ledger row stays: from now on the row leads to its history.
+UPDATE client_entry SET last_line = ?1 WHERE id = ?2;
+
+-- name: append_link
+INSERT INTO link VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: last_state_of
-SELECT after FROM journal WHERE record = ? ORDER BY seq DESC LIMIT 1;
+-- What the newest line about an intent says that it is.
+SELECT lines ->> ('$[' || (?1 - id) || '][7]') FROM link
+WHERE id = (SELECT max(id) FROM link WHERE id <= ?1) AND lines ->> ('$[' || (?1 - id) || '][2]') = ?2;
 
--- name: journal_of_intent
-SELECT journal.* FROM intent CROSS JOIN journal ON journal.record = intent.id
-WHERE client_correlation_id = ? AND server_correlation_id = ? ORDER BY seq;
+-- name: old_state_of
+SELECT after FROM old_journal WHERE record = ? ORDER BY seq DESC LIMIT 1;
 
--- name: journal_of_obligation
-SELECT journal.* FROM obligation CROSS JOIN journal ON journal.record = obligation.id
-WHERE obligation_id = ? ORDER BY seq;
+-- name: read_writer
+SELECT seq FROM writer WHERE id = ? AND name = ?;
 
--- name: journal_of_job
-SELECT journal.* FROM job CROSS JOIN journal ON journal.record = job.id WHERE job_id = ? ORDER BY seq;
+-- name: write_writer
+INSERT INTO writer VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, link = excluded.link, hash = excluded.hash;
 
--- name: journal_of_call
-SELECT journal.* FROM call CROSS JOIN journal ON journal.record = call.id WHERE client_correlation_id = ? ORDER BY seq;
+-- name: link_with_line
+SELECT id, hash, lines FROM link WHERE id = (SELECT max(id) FROM link WHERE id <= ?);
 
--- name: journal_after
-SELECT * FROM journal WHERE seq > ? ORDER BY seq LIMIT ?;
+-- name: links_after
+-- From the link that the line after ?1 is in.
+SELECT id, hash, lines FROM link WHERE id >= coalesce((SELECT max(id) FROM link WHERE id <= ?1 + 1), 0) ORDER BY id;
+
+-- name: whole_links_after
+SELECT * FROM link WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: old_lines_of
+SELECT * FROM old_journal WHERE record = ? ORDER BY seq;
+
+-- name: last_line_of_intent
+SELECT id, last_line FROM live_intent
+WHERE client_hash = twophp_hash(?1) AND client_correlation_id = ?1 AND server_correlation_id = ?2;
+
+-- name: last_line_of_obligation
+SELECT id, last_line FROM obligation WHERE obligation_id = ?;
+
+-- name: last_line_of_job
+SELECT id, last_line FROM job WHERE job_id = ?;
+
+-- name: last_line_of_call
+SELECT id, last_line FROM call WHERE client_correlation_id = ?;
+
+-- name: old_lines_after
+SELECT * FROM old_journal WHERE seq > ? ORDER BY seq LIMIT ?;
 
 -- name: entries_unsynced
--- The journal is the feed: whatever changed after the cursor and has not been acknowledged since, oldest change first.
-SELECT entry.* FROM (
-    SELECT DISTINCT record FROM journal NOT INDEXED CROSS JOIN entry ON entry.id = record AND sync_timestamp IS NULL
-    WHERE seq > (SELECT synced FROM head) LIMIT ?
-) AS changed CROSS JOIN entry ON entry.id = changed.record;
+-- What was registered first goes first; a row that changed after it was sent is among them again.
+SELECT * FROM (
+    SELECT * FROM (SELECT row.* FROM intent INDEXED BY intent_unsynced CROSS JOIN server_entry AS row ON row.id = intent.id
+        WHERE intent.sync_timestamp IS NULL ORDER BY intent.id LIMIT ?1)
+    UNION ALL
+    SELECT * FROM (SELECT row.* FROM client_entry INDEXED BY client_entry_unsynced
+        CROSS JOIN client_row AS row ON row.id = client_entry.id
+        WHERE client_entry.sync_timestamp IS NULL ORDER BY client_entry.id LIMIT ?1)
+) ORDER BY id LIMIT ?1;
 
--- name: advance_synced
--- Everything before the first change that is still unacknowledged never has to be looked at again.
-UPDATE head SET synced = coalesce(
-    (SELECT journal.seq - 1 FROM journal CROSS JOIN entry ON entry.id = record AND sync_timestamp IS NULL
-     WHERE journal.seq > head.synced ORDER BY journal.seq LIMIT 1),
-    head.seq);
+-- name: mark_carried_synced
+UPDATE client_entry SET sync_timestamp = ?1
+WHERE client_correlation_id = ?2 AND server_correlation_id = ?3 AND actor = ?4 AND version = ?5;
 
--- name: mark_synced
-UPDATE entry SET sync_timestamp = ?
-WHERE client_correlation_id = ? AND server_correlation_id = ? AND actor = ? AND version = ?;
+-- name: mark_server_synced
+UPDATE intent SET sync_timestamp = ?1
+WHERE client_hash = twophp_hash(?2) AND client_correlation_id = ?2 AND server_correlation_id = ?3 AND ?4 = 'server'
+AND row_version = ?5;
 
 -- name: entries_outlived
-SELECT entry.* FROM entry INDEXED BY entry_synced WHERE sync_timestamp < ?
-AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id)
-AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id)
-AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = entry.id)
-ORDER BY sync_timestamp LIMIT ?;
+SELECT * FROM (
+    SELECT * FROM (SELECT row.* FROM intent INDEXED BY intent_forgotten CROSS JOIN server_entry AS row ON row.id = intent.id
+        WHERE forgotten = 1 AND intent.sync_timestamp < ?1 ORDER BY intent.sync_timestamp LIMIT ?2)
+    UNION ALL
+    SELECT * FROM (SELECT row.* FROM client_entry INDEXED BY client_entry_synced
+        CROSS JOIN client_row AS row ON row.id = client_entry.id
+        WHERE client_entry.sync_timestamp < ?1
+        AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = client_entry.id)
+        AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = client_entry.id)
+        ORDER BY client_entry.sync_timestamp LIMIT ?2)
+) ORDER BY sync_timestamp LIMIT ?2;
 
 -- name: purge_entry
 -- Looked at once more: nobody may have changed it, or brought its record back.
-DELETE FROM entry
+DELETE FROM client_entry
 WHERE client_correlation_id = ? AND server_correlation_id = ? AND actor = ? AND version = ? AND sync_timestamp = ?
-AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id)
-AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id)
-AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = entry.id)
-RETURNING id;
+AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = client_entry.id)
+AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = client_entry.id)
+RETURNING id, last_line;
+
+-- name: purge_forgotten
+DELETE FROM intent
+WHERE client_hash = twophp_hash(?1) AND client_correlation_id = ?1 AND server_correlation_id = ?2 AND ?3 = 'server'
+AND row_version = ?4 AND sync_timestamp = ?5 AND forgotten = 1
+RETURNING id, last_line;
 
 -- name: entries_of_tree
 WITH RECURSIVE called (client_id) AS (
     VALUES (?1)
     UNION
     SELECT child.client_correlation_id FROM called
-    CROSS JOIN entry AS child ON child.parent_reference_id = called.client_id AND child.actor = 'client'
+    CROSS JOIN client_entry AS child ON child.parent_reference_id = called.client_id AND child.actor = 'client'
     LIMIT ?2
 )
-SELECT entry.* FROM called CROSS JOIN entry ON entry.client_correlation_id = called.client_id
-ORDER BY entry.id LIMIT ?2;
+SELECT * FROM (
+    SELECT row.* FROM called CROSS JOIN intent ON intent.client_hash = twophp_hash(called.client_id)
+    CROSS JOIN server_entry AS row ON row.id = intent.id AND row.client_correlation_id = called.client_id
+    UNION ALL
+    SELECT row.* FROM called CROSS JOIN client_row AS row ON row.client_correlation_id = called.client_id
+) ORDER BY id LIMIT ?2;
 
 -- name: entries_initiated
-SELECT * FROM entry WHERE source = ? AND actor = 'client' ORDER BY id LIMIT ?;
+SELECT * FROM client_row WHERE source = ? AND actor = 'client' ORDER BY id LIMIT ?;
 
 -- name: entries_stalled
-SELECT entry.* FROM entry LEFT JOIN intent ON intent.id = entry.id
-WHERE (outcome IS NULL OR outcome = 'TTL_EXPIRED')
-AND (entry.phase <> 'PROCESSING' OR lease_until <= ?) ORDER BY phase_1_timestamp LIMIT ?;
+SELECT * FROM (
+    SELECT row.* FROM intent INDEXED BY intent_open CROSS JOIN server_entry AS row ON row.id = intent.id
+    WHERE (intent.phase = 'WAITING_CONFIRM' OR intent.phase = 'PROCESSING' OR intent.phase = 'TTL_EXPIRED')
+    AND (intent.phase <> 'PROCESSING' OR lease_until <= ?1)
+    UNION ALL
+    SELECT * FROM (SELECT client_row.* FROM client_row WHERE (outcome IS NULL OR outcome = 'TTL_EXPIRED')
+        AND phase <> 'PROCESSING' ORDER BY phase_1_timestamp LIMIT ?2)
+) ORDER BY phase_1_timestamp LIMIT ?2;
 
 -- name: entries_found
--- By client id it is a look-up. A server id alone is looked for row by row: it is indexed nowhere, see 0001.
+-- By client id it is a look-up. A server id alone is looked for row by row: no index knows it.
 SELECT * FROM entry WHERE client_correlation_id = ?1 OR server_correlation_id = ?1 ORDER BY id LIMIT ?2;
 
 -- name: entries_of_calls
-SELECT entry.* FROM (SELECT DISTINCT value FROM json_each(?)) AS wanted
-CROSS JOIN entry ON client_correlation_id = wanted.value ORDER BY entry.id LIMIT ?;
+WITH wanted AS (SELECT DISTINCT value AS client_id FROM json_each(?1))
+SELECT * FROM (
+    SELECT row.* FROM wanted CROSS JOIN intent ON intent.client_hash = twophp_hash(wanted.client_id)
+    CROSS JOIN server_entry AS row ON row.id = intent.id AND row.client_correlation_id = wanted.client_id
+    UNION ALL
+    SELECT row.* FROM wanted CROSS JOIN client_row AS row ON row.client_correlation_id = wanted.client_id
+) ORDER BY id LIMIT ?2;
 
 -- name: entries_newest
-SELECT * FROM entry ORDER BY id DESC LIMIT ?;
+SELECT * FROM (
+    SELECT * FROM (SELECT * FROM server_entry ORDER BY id DESC LIMIT ?1)
+    UNION ALL SELECT * FROM (SELECT * FROM client_row ORDER BY id DESC LIMIT ?1)
+) ORDER BY id DESC LIMIT ?1;
 
 -- Looking at a ledger from outside. -----------------------------------------------------------------------------------
 
 -- name: entries_changed_after
--- The journal is the feed here, too: rows in the order of their latest change, each as it is now.
-SELECT entry.* FROM (
-    SELECT record, max(seq) AS latest FROM journal NOT INDEXED WHERE seq > ? GROUP BY record
-) AS changed CROSS JOIN entry ON entry.id = changed.record ORDER BY latest LIMIT ?;
+-- Rows in the order of their latest change, each as it is now.
+SELECT row.* FROM (
+    SELECT record, max(seq) AS latest FROM (
+        SELECT record, seq FROM old_journal NOT INDEXED WHERE seq > ?1
+        UNION ALL
+        SELECT line.value ->> 2, line.value ->> 0 FROM link CROSS JOIN json_each(link.lines) AS line
+        WHERE link.id >= coalesce((SELECT max(id) FROM link WHERE id <= ?1 + 1), 0) AND line.value ->> 0 > ?1
+    ) GROUP BY record
+) AS changed CROSS JOIN entry AS row ON row.id = changed.record ORDER BY latest LIMIT ?2;
 
--- name: journal_about_pair
--- Everything about one call: its own rows, what it owes to others, what its handler reserved.
-SELECT journal.* FROM (
-    SELECT id FROM entry WHERE client_correlation_id = ?1 AND server_correlation_id = ?2
-    UNION SELECT id FROM job WHERE subject = ?2
-    UNION SELECT id FROM obligation WHERE intent = ?2
-) AS about CROSS JOIN journal ON journal.record = about.id ORDER BY seq LIMIT ?3;
+-- name: last_lines_about_pair
+-- Everything about one call: its own rows, what it owes to others, what its handler reserved. Each with its newest line.
+SELECT id, last_line FROM intent
+WHERE client_hash = twophp_hash(?1) AND client_correlation_id = ?1 AND server_correlation_id = ?2
+UNION SELECT client_entry.id, max(client_entry.last_line, coalesce(call.last_line, 0)) FROM client_entry
+LEFT JOIN call ON call.id = client_entry.id
+WHERE client_entry.client_correlation_id = ?1 AND client_entry.server_correlation_id = ?2
+UNION SELECT id, last_line FROM job WHERE subject = ?2
+UNION SELECT id, last_line FROM obligation WHERE intent = ?2;
 
 -- name: intent_of_pair
-SELECT * FROM intent WHERE client_correlation_id = ? AND server_correlation_id = ?;
+SELECT * FROM live_intent
+WHERE client_hash = twophp_hash(?1) AND client_correlation_id = ?1 AND server_correlation_id = ?2;
 
 -- name: call_of_pair
 SELECT * FROM call WHERE client_correlation_id = ? AND server_correlation_id = ?;
@@ -355,134 +457,8 @@ SELECT * FROM job WHERE subject = ? ORDER BY id LIMIT ?;
 -- name: obligations_of_intent
 SELECT * FROM obligation WHERE intent = ? ORDER BY id LIMIT ?;
 
--- Looking after what is stored: verification, and the rotation of keys. ------------------------------------------------
-
 -- name: begin_reading
 BEGIN;
 
 -- name: find_table
 SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?;
-
--- name: count_to_verify
-SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM intent) + (SELECT count(*) FROM obligation)
-    + (SELECT count(*) FROM job) + (SELECT count(*) FROM call);
-
--- name: journal_from
-SELECT * FROM journal WHERE seq > ? ORDER BY seq;
-
--- name: journal_next
-SELECT min(seq) FROM journal WHERE seq > ?;
-
--- name: intents_with_last_line
-SELECT journal.seq, journal.subject, journal.after, journal.fence, intent.* FROM intent
-LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = intent.id)
-ORDER BY intent.id;
-
--- name: facts_of_intent
--- What the lines that registered and settled it bind, whether one lets go of its payload, and which of its sealed parts
--- are there.
-SELECT
-    (SELECT detail FROM journal WHERE record = ?1 AND before = 'ABSENT' ORDER BY seq LIMIT 1),
-    (SELECT detail FROM journal WHERE record = ?1 AND before = 'PROCESSING' AND after IN ('COMMITTED', 'FAILED')
-     ORDER BY seq DESC LIMIT 1),
-    EXISTS (SELECT 1 FROM journal WHERE record = ?1 AND event = 'payload_purged'),
-    EXISTS (SELECT 1 FROM seal WHERE record = ?1 AND part = 'payload'),
-    EXISTS (SELECT 1 FROM seal WHERE record = ?1 AND part = 'response');
-
--- name: entry_of_record
-SELECT entry.* FROM entry WHERE id = ?;
-
--- name: obligations_with_last_line
-SELECT journal.seq, journal.subject, journal.after, journal.fence, obligation.* FROM obligation
-LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = obligation.id)
-ORDER BY obligation.id;
-
--- name: jobs_with_last_line
-SELECT journal.seq, journal.subject, journal.after, journal.fence, job.* FROM job
-LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = job.id)
-ORDER BY job.id;
-
--- name: calls_with_last_line
-SELECT journal.seq, journal.subject, journal.after, journal.fence, call.* FROM call
-LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = call.id)
-ORDER BY call.id;
-
--- name: detail_of_line
-SELECT detail FROM journal WHERE seq = ?;
-
--- name: intents_gone
--- Registered, not there, and no line says that it was forgotten.
-SELECT seq, subject FROM journal WHERE kind = 'intent' AND before = 'ABSENT'
-AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = journal.record)
-AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'intent' AND after = 'ABSENT');
-
--- name: obligations_gone
-SELECT seq, subject FROM journal WHERE kind = 'obligation' AND before = 'Absent'
-AND NOT EXISTS (SELECT 1 FROM obligation WHERE obligation.id = journal.record)
-AND subject NOT IN (SELECT gone.value FROM journal AS line CROSS JOIN json_each(line.detail) AS gone
-    WHERE line.kind = 'retention');
-
--- name: jobs_gone
-SELECT seq, subject FROM journal WHERE kind = 'job' AND before = 'ABSENT'
-AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = journal.record)
-AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'job' AND after = 'ABSENT');
-
--- name: calls_gone
-SELECT seq, subject FROM journal WHERE kind = 'call' AND before = 'ABSENT'
-AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = journal.record)
-AND subject NOT IN (SELECT subject FROM journal WHERE kind = 'call' AND after = 'ABSENT');
-
--- name: entries_gone
--- The record was forgotten and left a row behind, which is not there; and no line says that it was purged.
-SELECT min(seq), subject FROM journal
-WHERE (kind = 'intent' AND before = 'ABSENT' OR kind = 'call' AND after NOT IN ('ABSENT', 'SENT'))
-AND NOT EXISTS (SELECT 1 FROM entry WHERE entry.id = record)
-AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = record)
-AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = record)
-AND NOT EXISTS (SELECT 1 FROM journal AS line WHERE line.record = journal.record AND line.kind = 'entry')
-GROUP BY record ORDER BY record;
-
--- name: entries_without_call
-SELECT journal.seq, journal.subject, journal.after,
-    EXISTS (SELECT 1 FROM journal AS line WHERE line.record = entry.id AND line.event = 'indeterminate'),
-    entry.client_correlation_id, entry.phase, entry.indeterminate, entry.source, entry.service_ledger_id FROM entry
-LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
-WHERE actor = 'client' AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = entry.id)
-AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id) ORDER BY entry.id;
-
--- name: entries_without_intent
--- The rows of what was forgotten: the last line about the record still says how it ended.
-SELECT journal.seq, journal.subject, journal.after,
-    EXISTS (SELECT 1 FROM journal AS line WHERE line.record = entry.id AND line.event = 'indeterminate'),
-    entry.server_correlation_id, entry.phase, entry.indeterminate, entry.source, entry.service_ledger_id FROM entry
-LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WHERE line.record = entry.id)
-WHERE actor = 'server' AND NOT EXISTS (SELECT 1 FROM intent WHERE intent.id = entry.id) ORDER BY entry.id;
-
--- name: any_entry
-SELECT EXISTS (SELECT 1 FROM entry);
-
--- name: newest_restamp
--- Since when the ledger has the GUID it has. Such a line belongs to no record, which an index finds.
-SELECT seq, after FROM journal WHERE record = 0 AND kind = 'ledger' AND event = 'restamped' ORDER BY seq DESC LIMIT 1;
-
--- name: largest_id
--- All ids are from one counter. A record of its own table has lines under its id; the other tables are asked themselves.
-SELECT max(coalesce(taken, 0)) FROM (
-    SELECT max(record) AS taken FROM journal UNION ALL SELECT max(id) FROM entry UNION ALL SELECT max(id) FROM quota
-    UNION ALL SELECT max(id) FROM budget UNION ALL SELECT max(id) FROM fence
-    UNION ALL SELECT max(id) FROM registrar_nonce UNION ALL SELECT max(id) FROM registrar_registration
-    UNION ALL SELECT max(id) FROM registrar_nonce_use UNION ALL SELECT max(id) FROM registrar_audit);
-
--- name: newest_in_store_time
--- The newest line that was noted at the time of its own change, which is the head's or earlier. A request is noted at its
--- arrival if that was later, and what belongs to no record when its maker says: a clock that was set back in between
--- leaves both ahead of the head.
-SELECT seq, observed_at FROM journal
-WHERE record <> 0 AND NOT (kind = 'intent' AND before IN ('ABSENT', 'WAITING_CONFIRM', 'TTL_EXPIRED'))
-ORDER BY seq DESC LIMIT 1;
-
--- name: line_that_reserved
-SELECT seq, trace_id, detail, at FROM journal WHERE record = ? AND before = 'Absent' ORDER BY seq LIMIT 1;
-
--- name: line_that_ended
-SELECT event, detail, observed_at FROM journal WHERE seq = ?;

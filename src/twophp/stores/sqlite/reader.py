@@ -9,12 +9,13 @@ from typing import Any, Final
 import apsw
 
 from twophp.core.entry import LedgerEntry
-from twophp.ports import MOST_ROWS, Evidence, Question
+from twophp.ports import MOST_ROWS, Evidence, JournalLine, Question
+from twophp.stores.sqlite.history import history
 from twophp.stores.sqlite.questions import asked
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
-from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, entry_of, line_of
+from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, entry_of
 
 MOST_DETAILS: Final = 1_000
 """No more lines, jobs or obligations of one call are read."""
@@ -52,10 +53,15 @@ class LedgerReader:
         return Evidence(
             intent=intents[0] if intents else None,
             call=calls[0] if calls else None,
-            lines=tuple(line_of(row) for row in self._execute(sql("journal_about_pair"), (*pair, MOST_DETAILS))),
+            lines=self._lines(*pair),
             jobs=self._records(JOBS, "jobs_of_subject", server_correlation_id, MOST_DETAILS),
             obligations=self._records(OBLIGATIONS, "obligations_of_intent", server_correlation_id, MOST_DETAILS),
         )
+
+    def _lines(self, *pair: str) -> tuple[JournalLine, ...]:
+        about = list(self._execute(sql("last_lines_about_pair"), pair))
+        found = [line for id_, last_line in about for line in history(self._connection, id_, last_line)]
+        return tuple(sorted(found, key=lambda line: line.seq)[:MOST_DETAILS])
 
     def _records(self, table: Table, statement: str, *bindings: str | int) -> tuple[Any, ...]:
         return tuple(table.record(row) for row in self._execute(sql(statement), bindings))

@@ -21,7 +21,19 @@ from twophp.stores.sqlite.seals import SealRow
 from twophp.stores.sqlite.sql import migrations, sql
 from twophp.stores.vault import key_name
 
-_TABLES: Final = ("head", "meta", "intent", "obligation", "job", "entry", "seal", "journal")
+_TABLES: Final = (
+    "head",
+    "meta",
+    "intent",
+    "obligation",
+    "job",
+    "call",
+    "client_entry",
+    "seal",
+    "link",
+    "writer",
+    "old_journal",
+)
 
 _Stamp: TypeAlias = tuple[int, int, int]
 
@@ -106,8 +118,11 @@ def holds_seals(path: str) -> bool:
     if not Path(path).is_file():
         return False
     with _opened(path) as connection:
-        is_ours = connection.execute(sql("find_table"), ("seal",)).get
-        return bool(is_ours and connection.execute(sql("any_seal")).get)
+        # A file that is yet to be migrated, or half way through it, keeps them elsewhere.
+        return any(
+            connection.execute(sql("find_table"), (name,)).get and connection.execute(sql(statement)).get
+            for name, statement in (("seal", "any_separate_seal"), ("old_seal", "any_old_seal"), ("link", "any_seal"))
+        )
 
 
 def newest_seals(path: str) -> tuple[str, list[SealRow]]:

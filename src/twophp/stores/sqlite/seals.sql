@@ -10,8 +10,8 @@ DELETE FROM seal WHERE record = ? AND part = ?;
 DELETE FROM seal WHERE record = ?;
 
 -- name: seal_of_intent
-SELECT sealed FROM intent CROSS JOIN seal ON seal.record = intent.id AND part = ?3
-WHERE client_correlation_id = ?1 AND server_correlation_id = ?2;
+SELECT coalesce(iif(?3 = 'payload', payload, response), (SELECT sealed FROM seal WHERE record = id AND part = ?3))
+FROM intent WHERE client_hash = twophp_hash(?1) AND client_correlation_id = ?1 AND server_correlation_id = ?2;
 
 -- name: seal_of_obligation
 SELECT sealed FROM obligation CROSS JOIN seal ON seal.record = obligation.id AND part = ?2 WHERE obligation_id = ?1;
@@ -23,45 +23,55 @@ SELECT sealed FROM job CROSS JOIN seal ON seal.record = job.id AND part = ?2 WHE
 SELECT sealed FROM call CROSS JOIN seal ON seal.record = call.id AND part = ?2 WHERE client_correlation_id = ?1;
 
 -- name: any_seal
+SELECT EXISTS (SELECT 1 FROM sealed_part);
+
+-- name: any_separate_seal
 SELECT EXISTS (SELECT 1 FROM seal);
 
+-- name: any_old_seal
+SELECT EXISTS (SELECT 1 FROM old_seal);
+
 -- name: newest_seals
-SELECT seal.record, seal.part, seal.sealed, coalesce(obligation_id, job_id, call.client_correlation_id),
-    coalesce(principal, ''), coalesce(intent.client_correlation_id, ''), coalesce(intent.server_correlation_id, ''),
-    coalesce(intent.method, ''), coalesce(path, '') FROM seal
-LEFT JOIN intent ON intent.id = seal.record LEFT JOIN obligation ON obligation.id = seal.record
-LEFT JOIN job ON job.id = seal.record LEFT JOIN call ON call.id = seal.record
-ORDER BY seal.record DESC LIMIT 16;
+-- From the end of both tables that hold them.
+SELECT record, part, sealed, subject, principal, client_correlation_id, server_correlation_id, method, path FROM (
+    SELECT * FROM (SELECT * FROM seal_of_record ORDER BY record DESC LIMIT 16)
+    UNION ALL SELECT * FROM (SELECT * FROM seal_of_row ORDER BY record DESC LIMIT 32)
+) ORDER BY record DESC LIMIT 16;
 
 -- name: all_seals
-SELECT seal.record, seal.part, seal.sealed, coalesce(obligation_id, job_id, call.client_correlation_id),
-    coalesce(principal, ''), coalesce(intent.client_correlation_id, ''), coalesce(intent.server_correlation_id, ''),
-    coalesce(intent.method, ''), coalesce(path, '') FROM seal
-LEFT JOIN intent ON intent.id = seal.record LEFT JOIN obligation ON obligation.id = seal.record
-LEFT JOIN job ON job.id = seal.record LEFT JOIN call ON call.id = seal.record;
+SELECT * FROM seal_of_record UNION ALL SELECT * FROM seal_of_row;
 
 -- name: count_seals
-SELECT count(*) FROM seal;
+SELECT count(*) FROM sealed_part;
 
 -- name: count_seals_of_others
 -- How many sealed parts do not begin with this header.
-SELECT count(*) FROM seal WHERE substr(sealed, 1, length(?1)) <> ?1;
+SELECT count(*) FROM sealed_part WHERE substr(sealed, 1, length(?1)) <> ?1;
 
 -- name: last_sealed_record
-SELECT coalesce(max(record), 0) FROM seal;
+SELECT max(coalesce((SELECT max(record) FROM seal), 0), coalesce((SELECT max(id) FROM intent), 0));
 
 -- name: seal_headers
-SELECT substr(sealed, 1, 257) FROM seal;
+SELECT substr(sealed, 1, 257) FROM sealed_part;
 
 -- name: seals_of_others
-SELECT seal.record, seal.part, seal.sealed, coalesce(obligation_id, job_id, call.client_correlation_id),
-    coalesce(principal, ''), coalesce(intent.client_correlation_id, ''), coalesce(intent.server_correlation_id, ''),
-    coalesce(intent.method, ''), coalesce(path, '') FROM seal
-LEFT JOIN intent ON intent.id = seal.record LEFT JOIN obligation ON obligation.id = seal.record
-LEFT JOIN job ON job.id = seal.record LEFT JOIN call ON call.id = seal.record
-WHERE (seal.record, seal.part) > (?1, ?2) AND seal.record <= ?3 AND substr(seal.sealed, 1, length(?4)) <> ?4
-ORDER BY seal.record, seal.part LIMIT ?5;
+-- A page of each table: whatever lies behind the first ``limit`` of them is on a later page.
+SELECT * FROM (
+    SELECT * FROM (SELECT * FROM seal_of_record
+        WHERE (record, part) > (?1, ?2) AND record <= ?3 AND substr(sealed, 1, length(?4)) <> ?4
+        ORDER BY record, part LIMIT ?5)
+    UNION ALL
+    SELECT * FROM (SELECT * FROM seal_of_row
+        WHERE record >= ?1 AND (record, part) > (?1, ?2) AND record <= ?3 AND substr(sealed, 1, length(?4)) <> ?4
+        ORDER BY record, part LIMIT ?5)
+) ORDER BY record, part LIMIT ?5;
 
 -- name: reseal
 -- Only over the very bytes that were opened: a part that was replaced meanwhile is newer.
 UPDATE seal SET sealed = ?1 WHERE record = ?2 AND part = ?3 AND sealed = ?4;
+
+-- name: reseal_payload
+UPDATE intent SET payload = ?1 WHERE id = ?2 AND ?3 = 'payload' AND payload = ?4;
+
+-- name: reseal_response
+UPDATE intent SET response = ?1 WHERE id = ?2 AND ?3 = 'response' AND response = ?4;

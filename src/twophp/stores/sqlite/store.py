@@ -15,6 +15,7 @@ from twophp.core.errors import StoreUnavailable
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.kernel.commands import Asked, Making, Reading
+from twophp.kernel.journal import Link
 from twophp.ports import (
     Admission,
     Change,
@@ -34,10 +35,11 @@ from twophp.ports import (
 from twophp.stores.clock import system_clock
 from twophp.stores.owners import Owners
 from twophp.stores.sqlite.connection import let_go, migrate, open_connection, open_without_room, translate
+from twophp.stores.sqlite.history import history, lines_after, links_after
 from twophp.stores.sqlite.questions import asked, obligations_asked
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
-from twophp.stores.sqlite.tables import OBLIGATIONS, TABLE_OF_KEY, TABLES, entry_of, line_of
+from twophp.stores.sqlite.tables import OBLIGATIONS, TABLE_OF_KEY, TABLES, entry_of
 from twophp.stores.sqlite.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
 
 if TYPE_CHECKING:
@@ -168,7 +170,11 @@ class SQLiteStore:
 
     async def history(self, key: Key) -> Sequence[JournalLine]:
         """See ``Store.history``."""
-        return [line_of(row) for row in self._read(_table_of_identity(key).journal, key.values)]
+        try:
+            found = self._reads.execute(_table_of_identity(key).last_line, key.values).fetchone()
+            return [] if found is None else history(self._reads, *found)
+        except apsw.Error as error:
+            raise translate(error) from error
 
     async def changes(self, limit: int) -> Sequence[LedgerEntry]:
         """See ``Store.changes``."""
@@ -189,7 +195,11 @@ class SQLiteStore:
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
         """The whole journal, a page at a time."""
-        return await self._ask(sql("journal_after"), (after, limit), line_of)
+        return await self._off_loop(lambda: list(lines_after(self._questions, after, limit)))
+
+    async def links(self, after: int, limit: int) -> Sequence[Link]:
+        """The links of the journal after this line."""
+        return await self._off_loop(lambda: list(links_after(self._questions, after, limit)))
 
     async def obligations(self, wanted: Obligations) -> Sequence[Obligation]:
         """See ``Store.obligations``."""
@@ -273,9 +283,9 @@ class SQLiteStore:
             raise translate(error) from error
 
     async def _ask(self, statement: str, bindings: tuple[Any, ...], shape: Callable[[Row], Any]) -> list[Any]:
-        def ask() -> list[Any]:
-            return [shape(row) for row in self._questions.execute(statement, bindings)]
+        return await self._off_loop(lambda: [shape(row) for row in self._questions.execute(statement, bindings)])
 
+    async def _off_loop(self, ask: Callable[[], list[Any]]) -> list[Any]:
         try:
             asked_for = asyncio.get_running_loop().run_in_executor(self._thread, ask)
         except RuntimeError as error:  # The thread was let go of.

@@ -22,7 +22,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     owners: str = ""  # Empty where nobody owns an unfinished one, as with the next.
     owned: str = ""
     seal: str = ""
-    journal: str = ""
+    last_line: str = ""  # The id of a record and the number of the newest line about it.
+    line_column: int = 0  # Where a row that is read has that number; 0: no line is about this kind alone.
     insert: str
     update: str
     delete: str

@@ -16,8 +16,6 @@ from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, BY_SERVER_ID, CHANGING_F
 from twophp.core.job import BY_JOB_ID, JOB, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, OBLIGATION, Obligation, State
 from twophp.core.quota import BY_PRINCIPAL, Usage
-from twophp.core.records import JournalEvent
-from twophp.ports import JournalLine
 from twophp.stores.sqlite.registrar_tables import REGISTRAR_TABLES
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
@@ -28,6 +26,13 @@ _STATES: Final = {state.value: state for state in State}
 _STAGES: Final = {stage.value: stage for stage in Stage}
 _JOB_STATES: Final = {state.value: state for state in job.State}
 
+# A row that is read has the id, the record's fields, and then the number of the newest line about it.
+_INTENT_LINE, _OBLIGATION_LINE, _JOB_LINE, _CALL_LINE = (
+    1 + len(record.__struct_fields__) for record in (Intent, Obligation, Job, Call)
+)
+INTENT_PLACE: Final = _INTENT_LINE + 1
+INTENT_HASH: Final = _INTENT_LINE + 2
+
 
 def _intent(row: Row) -> Intent:
     """Spelled out by position: this runs once for every record of every batch."""
@@ -37,20 +42,20 @@ def _intent(row: Row) -> Intent:
     values[15] = _PHASES[row[15]]
     values[24] = bool(row[24])
     values[28] = bool(row[28])
-    return Intent(*values[1:])
+    return Intent(*values[1:_INTENT_LINE])
 
 
 def _obligation(row: Row) -> Obligation:
     values = list(row)
     values[8] = _STATES[row[8]]
     values[13] = bool(row[13])
-    return Obligation(*values[1:])
+    return Obligation(*values[1:_OBLIGATION_LINE])
 
 
 def _job(row: Row) -> Job:
     values = list(row)
     values[6] = _JOB_STATES[row[6]]
-    return Job(*values[1:])
+    return Job(*values[1:_JOB_LINE])
 
 
 def _call(row: Row) -> Call:
@@ -58,7 +63,7 @@ def _call(row: Row) -> Call:
     values[8] = _MODES[row[8]]
     values[10] = _STAGES[row[10]]
     values[29] = bool(row[29])
-    return Call(*values[1:])
+    return Call(*values[1:_CALL_LINE])
 
 
 def entry_of(row: Row) -> LedgerEntry:
@@ -70,12 +75,6 @@ def entry_of(row: Row) -> LedgerEntry:
     values[19] = bool(row[19])
     values[22] = bool(row[22])
     return LedgerEntry(*values[1:])
-
-
-def line_of(row: Row) -> JournalLine:
-    """A line of the journal, read back."""
-    seq, record, *fields, digest = row
-    return JournalLine(seq, record, JournalEvent(*fields), digest)
 
 
 entry_changes: Final = attrgetter(
@@ -94,7 +93,8 @@ INTENTS: Final = Table(
     owned=sql("intents_owned"),
     identity=BY_PAIR,
     seal=sql("seal_of_intent"),
-    journal=sql("journal_of_intent"),
+    last_line=sql("last_line_of_intent"),
+    line_column=_INTENT_LINE,
     insert=sql("insert_intent"),
     update=sql("update_intent"),
     delete=sql("delete_intent"),
@@ -108,7 +108,8 @@ OBLIGATIONS: Final = Table(
     due=sql("obligations_due"),
     identity=BY_ID,
     seal=sql("seal_of_obligation"),
-    journal=sql("journal_of_obligation"),
+    last_line=sql("last_line_of_obligation"),
+    line_column=_OBLIGATION_LINE,
     insert=sql("insert_obligation"),
     update=sql("update_obligation"),
     delete=sql("delete_obligation"),
@@ -122,7 +123,8 @@ JOBS: Final = Table(
     due=sql("jobs_due"),
     identity=BY_JOB_ID,
     seal=sql("seal_of_job"),
-    journal=sql("journal_of_job"),
+    last_line=sql("last_line_of_job"),
+    line_column=_JOB_LINE,
     insert=sql("insert_job"),
     update=sql("update_job"),
     delete=sql("delete_job"),
@@ -138,7 +140,8 @@ CALLS: Final = Table(
     owned=sql("calls_owned"),
     identity=BY_CLIENT_ID,
     seal=sql("seal_of_call"),
-    journal=sql("journal_of_call"),
+    last_line=sql("last_line_of_call"),
+    line_column=_CALL_LINE,
     insert=sql("insert_call"),
     update=sql("update_call"),
     delete=sql("delete_call"),

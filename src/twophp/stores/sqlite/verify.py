@@ -1,9 +1,8 @@
 """Verification: the journal holds, and records and ledger rows are what it says they are.
 
-The chain is checked line by line, each against the *stored* hash before it, so one edited line is one finding and not a
-finding for every line after it. Then every record is compared with the last line about it, intents and obligations also
-with what the lines of their beginning and their end bind, and every ledger row with its record. All of it is read in
-one snapshot, row by row: memory does not grow with the journal.
+First the chain (``verify_chain``). Then every record is compared with the last line about it, intents and obligations
+also with what the lines of their beginning and their end bind, and every ledger row with its record. All of it is read
+in one snapshot, row by row: memory does not grow with the journal.
 
 What a chain alone cannot show is a history that was rewritten from some line to the end, head and all. Whoever noted
 ``seq:hash`` of an earlier head, as every report gives it, finds that too.
@@ -19,19 +18,20 @@ import apsw
 import msgspec
 
 from twophp.core.call import IN_LEDGER, Call, call_facts
-from twophp.core.entry import LEDGER_ID, LedgerEntry, Writer, client_entry, server_entry
+from twophp.core.entry import LEDGER_ID, LedgerEntry, Writer, client_entry
 from twophp.core.errors import ConfigError, JournalBroken, StoreError
 from twophp.core.intent import SETTLED, Intent, Phase, fixed_facts, outcome_facts
 from twophp.core.obligation import LEAK_EVENT, RESERVED_EVENT, Obligation
-from twophp.core.records import Instant, JournalEvent
-from twophp.kernel.journal import GENESIS, link
+from twophp.core.records import Instant
+from twophp.kernel.journal import GENESIS
 from twophp.ports import Vault
-from twophp.stores.sqlite import verify_registrar
+from twophp.stores.sqlite import hashes, verify_registrar
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.seals import SealRow
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
-from twophp.stores.sqlite.tables import CALLS, INTENTS, JOBS, OBLIGATIONS, TABLES, entry_of
+from twophp.stores.sqlite.tables import CALLS, INTENT_HASH, INTENT_PLACE, INTENTS, JOBS, OBLIGATIONS, TABLES, entry_of
+from twophp.stores.sqlite.verify_chain import ChainFinding, ChainInspection, Find, Place
 
 FINDINGS_NAMED: Final = 100
 PROGRESS_EVERY: Final = 1_000
@@ -164,6 +164,7 @@ class _Inspection:
             self._execute(sql("count_registrar_rows")).get
         )
         self._total += 0 if vault is None else int(self._execute(sql("count_seals")).get)
+        self._old_lines: int = (self._execute(sql("read_old_head")).fetchone() or (0,))[0]
         self._looked_at = 0
         self._findings: list[Finding] = []
         self._count = 0
@@ -172,7 +173,11 @@ class _Inspection:
     def run(self) -> Report:
         self._progress(0, self._total)
         row: Row | None = self._execute(sql("read_head")).fetchone()
-        lines = self._check_chain(head := Head(*row[:2]) if row else None)
+        head = Head(*row[:2]) if row else None
+        expect = None if self._expect is None else Place(self._expect.seq, self._expect.digest)
+        chain = ChainInspection(self._connection, Find(self._find_in_chain), self._look, expect)
+        chain.run()
+        lines = chain.lines
         if row:
             self._check_counters(*row)
         self._check_settings()
@@ -197,85 +202,15 @@ class _Inspection:
         if len(self._findings) < FINDINGS_NAMED:
             self._findings.append(Finding(what=what, message=message, seq=seq, subject=subject))
 
+    def _find_in_chain(self, what: ChainFinding, message: str, seq: int, subject: str) -> None:
+        self._find(what, message, seq=seq, subject=subject)
+
     def _look(self) -> None:
         self._looked_at += 1
         if self._looked_at % PROGRESS_EVERY == 0:
             self._progress(self._looked_at, self._total)
 
     # The chain.
-
-    def _check_chain(self, head: Head | None) -> int:
-        """Every line against the hash before it, then the head against the last; how many lines there are."""
-        last, lines = Head(0, GENESIS), 0
-        unseen = self._expect
-        for row in self._lines():
-            self._look()
-            lines += 1
-            last = self._check_line(last, row)
-            if unseen is not None and last.seq == unseen.seq:
-                self._check_expected(unseen, last)
-                unseen = None
-        if unseen is not None:
-            message = f"line {unseen.seq} was noted earlier as the head, and is not there"
-            self._find("other_history", message, seq=unseen.seq)
-        self._check_head(head, last)
-        return lines
-
-    def _lines(self) -> Iterator[Row]:
-        """Every line; one whose text cannot even be decoded comes with nothing but its number."""
-        seq = 0
-        while True:
-            try:
-                for row in self._execute(sql("journal_from"), (seq,)):
-                    seq = row[0]
-                    yield row
-            except UnicodeDecodeError:
-                seq = self._execute(sql("journal_next"), (seq,)).get
-                yield (seq,)
-            else:
-                return
-
-    def _check_line(self, previous: Head, row: Row) -> Head:
-        seq, *rest = row
-        if not rest:
-            self._find("edited_line", f"line {seq}: its text cannot be read", seq=seq)
-            return Head(seq, b"")
-        record, *fields, digest = rest
-        event = JournalEvent(*fields)
-        if seq != previous.seq + 1:
-            first, last = previous.seq + 1, seq - 1
-            message = f"line {first} is missing" if first == last else f"lines {first} to {last} are missing"
-            self._find("missing_lines", message, seq=first)
-        elif previous.digest or seq == 1:
-            self._check_link(previous, seq, record, event, digest)
-        return Head(seq, digest)
-
-    def _check_link(self, previous: Head, seq: int, record: int, event: JournalEvent, digest: bytes) -> None:
-        expected = link(previous.digest, seq, record, event)
-        if expected != digest:
-            message = (
-                f"line {seq} ({event.kind} {event.subject}, {event.event}): the line or the hash before it was changed;"
-                f" expected hash {expected.hex()}, found {digest.hex()}"
-            )
-            self._find("edited_line", message, seq=seq, subject=event.subject)
-
-    def _check_expected(self, expected: Head, found: Head) -> None:
-        if found.digest != expected.digest:
-            message = f"line {found.seq}: the noted hash was {expected.digest.hex()}, found {found.digest.hex()}"
-            self._find("other_history", message, seq=found.seq)
-
-    def _check_head(self, head: Head | None, last: Head) -> None:
-        if head is None:
-            self._find("rewritten_head", f"the head is gone; the journal ends at line {last.seq}", seq=last.seq)
-        elif last.seq < head.seq:
-            message = f"the journal ends at line {last.seq}; its head says that there are {head.seq}"
-            self._find("truncated", message, seq=last.seq + 1)
-        elif last.seq > head.seq:
-            message = f"the head says that there are {head.seq} lines; the journal goes on to line {last.seq}"
-            self._find("rewritten_head", message, seq=head.seq + 1)
-        elif last.digest != head.digest:
-            message = f"the head's hash is {head.digest.hex()}, expected that of line {last.seq}: {last.digest.hex()}"
-            self._find("rewritten_head", message, seq=head.seq)
 
     def _check_counters(self, seq: int, _digest: bytes, at: Instant, next_id: int) -> None:
         """A head that was set back would give an id away twice, and let time run backwards."""
@@ -341,9 +276,16 @@ class _Inspection:
             self._find("record_differs", f"{table.kind} {subject}: the journal has no line about it", subject=subject)
             return
         self._compare(f"{table.kind} {subject}", names, found, said[: len(names)], seq=seq, subject=subject)
+        # In the old journal a record's lines were found by an index.
+        newest = seq if seq > self._old_lines else 0
+        self._compare(
+            f"{table.kind} {subject}", ("last_line",), (row[table.line_column],), (newest,), seq=seq, subject=subject
+        )
         if isinstance(record, Intent):
+            place = ("client_hash", "is in the index"), (row[INTENT_HASH], row[INTENT_PLACE] is not None)
+            hashed = hashes.client_hash(record.client_correlation_id), True
+            self._compare(f"{table.kind} {subject}", *place, hashed, seq=seq, subject=subject)
             self._check_facts(row[0], record, seq)
-            self._check_entry(row[0], record, seq)
         elif isinstance(record, Call):
             self._check_call(row[0], record, seq)
         elif isinstance(record, Obligation):
@@ -355,13 +297,17 @@ class _Inspection:
 
     def _check_facts(self, id_: int, intent: Intent, seq: int) -> None:
         """What never changes, and the outcome, against the lines that bind them; then the sealed parts."""
-        registered, settled, is_purged, has_payload, has_response = next(self._execute(sql("facts_of_intent"), (id_,)))
         subject, is_settled = intent.server_correlation_id, intent.phase in SETTLED
-        if registered != fixed_facts(intent):
-            message = f"intent {subject}: what never changes (who, what, where, when) was changed"
-            self._find("record_differs", message, seq=seq, subject=subject)
-        if (settled != outcome_facts(intent)) if is_settled else intent.status is not None:
-            message = f"intent {subject}: its outcome (status, resource, reference, times) was changed"
+        facts = next(self._execute(sql("facts_of_intent"), (id_, subject)))
+        registered, settled, is_purged, is_forgotten, has_payload, has_response, row_version = facts
+        self._check_bound(intent, registered, settled, seq)
+        if not row_version:
+            self._find("entry_missing", f"intent {subject}: its ledger row is missing", seq=seq, subject=subject)
+        elif row_version > intent.version:
+            message = f"ledger row of intent {subject}: version is {row_version}, its record has {intent.version}"
+            self._find("entry_differs", message, seq=seq, subject=subject)
+        if is_forgotten:
+            message = f"intent {subject}: a line says that it was forgotten, and it is there"
             self._find("record_differs", message, seq=seq, subject=subject)
         # By its history and not by its own word, which whoever deletes a payload changes as well.
         keeps_payload = intent.phase is not Phase.ABANDONED and not is_purged
@@ -377,6 +323,16 @@ class _Inspection:
             if wanted and not is_there:
                 message = f"intent {subject}: its sealed {part} is missing"
                 self._find("seal_missing", message, seq=seq, subject=subject)
+
+    def _check_bound(self, intent: Intent, registered: str | None, settled: str | None, seq: int | None) -> None:
+        """What never changes, and the outcome, of one that is there or was forgotten."""
+        subject, is_settled = intent.server_correlation_id, intent.phase in SETTLED
+        if registered != fixed_facts(intent):
+            message = f"intent {subject}: what never changes (who, what, where, when) was changed"
+            self._find("record_differs", message, seq=seq, subject=subject)
+        if (settled != outcome_facts(intent)) if is_settled else intent.status is not None:
+            message = f"intent {subject}: its outcome (status, resource, reference, times) was changed"
+            self._find("record_differs", message, seq=seq, subject=subject)
 
     def _check_obligation(self, id_: int, one: Obligation, seq: int) -> None:
         """How it began against the line that reserved it, how it ended against the last line about it."""
@@ -398,37 +354,43 @@ class _Inspection:
         if call.stage in IN_LEDGER:
             self._check_entry(id_, call, seq)
 
-    def _check_entry(self, id_: int, record: Intent | Call, seq: int) -> None:
-        kind, subject = _named(record)
+    def _check_entry(self, id_: int, call: Call, seq: int) -> None:
+        subject = call.client_correlation_id
         row: Row | None = self._execute(sql("entry_of_record"), (id_,)).fetchone()
         if row is None:
-            self._find("entry_missing", f"{kind} {subject}: its ledger row is missing", seq=seq, subject=subject)
+            self._find("entry_missing", f"call {subject}: its ledger row is missing", seq=seq, subject=subject)
             return
-        for problem in self._entry_problems(row, record):
-            message = f"ledger row of {kind} {subject}: {problem}"
-            self._find("entry_differs", message, seq=seq, subject=subject)
+        for problem in self._entry_problems(row, call):
+            self._find("entry_differs", f"ledger row of call {subject}: {problem}", seq=seq, subject=subject)
 
-    def _entry_problems(self, row: Row, record: Intent | Call) -> Iterator[str]:
+    def _entry_problems(self, row: Row, call: Call) -> Iterator[str]:
         try:
             entry = entry_of(row)
         except KeyError as error:
             yield f"holds {error}, which is no phase and no mode"
             return
-        writer = self._writer.of(entry.source, entry.service_ledger_id)
+        mirrored = client_entry(call, self._writer.of(entry.source, entry.service_ledger_id))
         names = [name for name in LedgerEntry.__struct_fields__ if name not in _NOT_MIRRORED]
-        mirrored = server_entry(record, writer) if isinstance(record, Intent) else client_entry(record, writer)
         found, expected = ([getattr(e, name) for name in names] for e in (entry, mirrored))
         yield from _differences(names, found, expected)
-        if entry.version > record.version:
-            yield f"version is {entry.version}, its record has {record.version}"
+        if entry.version > call.version:
+            yield f"version is {entry.version}, its record has {call.version}"
 
     def _check_what_is_gone(self) -> None:
         try:
             self._check_lines_of_the_gone()
             self._check_rows_of_the_forgotten("entries_without_intent", "server_correlation_id")
             self._check_rows_of_the_forgotten("entries_without_call", "client_correlation_id")
+            self._check_facts_of_the_forgotten()
         except UnicodeDecodeError:
             self._find("entry_differs", "a line or a ledger row of what is gone holds text that cannot be read")
+
+    def _check_facts_of_the_forgotten(self) -> None:
+        for row in self._execute(sql("forgotten_intents")):
+            intent: Any = INTENTS.record(row)
+            facts = self._execute(sql("facts_of_intent"), (row[0], intent.server_correlation_id)).fetchone()
+            if facts is not None and facts[0] is not None:
+                self._check_bound(intent, facts[0], facts[1], None)
 
     def _check_lines_of_the_gone(self) -> None:
         for kind in TABLES:
@@ -468,14 +430,8 @@ class _Inspection:
             names, found = (id_name, "phase", "indeterminate"), (subject, phase, indeterminate)
             for problem in _differences(names, found, said):
                 self._find("entry_differs", f"{about}: {problem}, as line {seq} says", seq=seq, subject=subject)
-            for problem in self._writer.problems(source, ledger_id):
+            for problem in self._writer.problems(source, ledger_id) if source is not None else ():
                 self._find("entry_differs", f"{about}: {problem}", seq=seq, subject=subject)
-
-
-def _named(record: Intent | Call) -> tuple[str, str]:
-    if isinstance(record, Intent):
-        return INTENTS.kind, record.server_correlation_id
-    return CALLS.kind, record.client_correlation_id
 
 
 def _end_of(one: Obligation, event: str, detail: str, noted_at: Instant) -> list[str | Instant | None]:

@@ -17,7 +17,7 @@ from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Sett
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key, Record, Sealed
 from twophp.kernel.commands import Asked
-from twophp.kernel.journal import GENESIS, link
+from twophp.kernel.journal import GENESIS, Link, decode_lines, is_intact
 from twophp.ports import Change, Clock, Decide, JournalLine, Part, Put, Records, WholeStore
 from twophp.stores.testing.capability import Capability
 
@@ -33,6 +33,10 @@ class AuditableStore(WholeStore, Protocol):
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
         """The lines after ``after``, oldest first."""
+        ...
+
+    async def links(self, after: int, limit: int) -> Sequence[Link]:
+        """The links of the journal after this line, oldest first."""
         ...
 
     async def kept(self, name: str, value: str) -> str:
@@ -288,13 +292,15 @@ async def write(store: WholeStore, *puts: Put, keys: Sequence[Key] = ()) -> None
 async def verified_journal(store: AuditableStore) -> list[JournalLine]:
     """The whole journal, after its chain was followed from the first line to the last."""
     lines = list(await store.journal(0, EVERYTHING))
-    previous = GENESIS
-    for seq, line in enumerate(lines, 1):
-        assert line.seq == seq, "the journal has no gaps"
-        assert line.digest == link(previous, line.seq, line.record, line.event), (
-            "each line is chained to the one before"
-        )
-        previous = line.digest
+    assert [line.seq for line in lines] == list(range(1, len(lines) + 1)), "the journal has no gaps"
+    previous, told = GENESIS, []
+    for link in await store.links(0, EVERYTHING):
+        assert link.hash == link.expected(previous), "each link is chained to the one before"
+        previous = link.hash
+        for line in decode_lines(link.lines):
+            assert is_intact(line), "each line fits its checksum"
+            told.append((line[0], line[3:-1], link.hash))
+    assert told == [(line.seq, list(msgspec.structs.astuple(line.event)), line.digest) for line in lines]
     return lines
 
 
