@@ -409,10 +409,5 @@ def _kind(by: str) -> str:
     return by.partition(".")[0]
 
 
-def _fits(obligation: Obligation, wanted: Obligations) -> bool:
-    facts = ("flow", "state", "key", "intent", "trace_id")
-    return all(getattr(wanted, name) in ("", getattr(obligation, name)) for name in facts)
-
-
 def _pair(entry: LedgerEntry) -> tuple[str, str, str]:
     return entry.client_correlation_id, entry.server_correlation_id, entry.actor

@@ -9,7 +9,8 @@ are kept: between workers on one file each intent mostly stays with the worker t
 fences are changed by all. Before a doubted intent is used, its row is asked for id, version, phase and fence, inside
 the write transaction, in which nobody else writes:
 
-- Whatever any handle changes about an intent raises its version, so an equal version means an equal record. What
+- Whatever any handle changes about an intent raises its version, so an equal version means an equal record; a forgotten
+  one is not asked for. What
   another handle has settled, renewed, recovered, replaced or forgotten is read anew, also by whoever only looks.
 - Whoever edits the file by hand may leave the version. The phase and the fence are what decides whether something runs
   or settles; an intent that was set back differs in one of them, is read, and is then held against its history.

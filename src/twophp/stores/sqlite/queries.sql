@@ -119,8 +119,8 @@ UPDATE intent SET forgotten = 1, who = NULL, owner = NULL, lease_until = NULL, d
 WHERE id = ?;
 
 -- name: states_of_intents
-SELECT intent.id, server_correlation_id, version, phase, fence
-FROM json_each(?) AS wanted CROSS JOIN intent ON intent.id = wanted.value WHERE forgotten = 0;
+SELECT live_intent.id, server_correlation_id, version, phase, fence
+FROM json_each(?) AS wanted CROSS JOIN live_intent ON live_intent.id = wanted.value;
 
 -- name: delete_intent
 -- What was never in the ledger leaves no row.
