@@ -174,7 +174,8 @@ class Protocol(HttpToolsProtocol):
         self._short_cut = short_cut if short_cut.is_open() else None
 
     def on_headers_complete(self) -> None:
-        """See uvicorn."""
+        """See uvicorn. A repeat that came with the same data, and is answered by now, left the connection idle."""
+        self._unset_keepalive_if_required()
         self._is_reading = True
         try:
             super().on_headers_complete()

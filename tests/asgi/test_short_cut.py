@@ -425,6 +425,30 @@ async def test_a_client_that_leaves_changes_nothing(way: str) -> None:
 
 
 @pytest.mark.req("P-0-b")
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_request_that_follows_a_repeat_is_not_cut_off_as_an_idle_connection(way: str) -> None:
+    go_on = asyncio.Event()
+
+    async def thinks(_request: Request) -> Response:
+        await go_on.wait()
+        return PlainTextResponse("thought")
+
+    app = shop(identify=anonymous)
+    app.router.routes.insert(0, Route("/thinking", thinks))
+    listener = Listener(app, WAYS[way], timeout_keep_alive=0)
+    server_id = SERVER_LINE.findall(await listener.talk([one("c")]))[0]
+    confirm = two("c", close=False).replace(b"SERVER_ID", server_id)
+    await listener.talk([confirm])
+    reader, writer = await listener.connect()
+    writer.write(confirm + ask("GET", "/thinking"))
+    assert b"COMMITTED" in await reader.readuntil(b'{"id":"7"}')  # By now the time of an idle connection is over.
+    go_on.set()
+    assert (await reader.read()).endswith(b"thought")
+    writer.close()
+    await stopped(app)
+
+
+@pytest.mark.req("P-0-b")
 async def test_a_client_that_does_not_read_is_waited_for() -> None:
     text = "x" * 4_000_000
 
