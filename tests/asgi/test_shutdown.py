@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from tests.asgi.crashed import POLICY, left_by_a_crash, swept
@@ -31,6 +32,7 @@ from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
 from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
+from twophp.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.anyio
 
@@ -140,6 +142,35 @@ async def test_new_work_is_refused_while_the_old_comes_to_its_end(store: str) ->
         await stopping
         done = await confirming
         assert (done.status, done.get(STATE), orders.runs) == (200, "COMMITTED", 1)
+
+
+@pytest.mark.req("A-34", "A-107")
+async def test_what_a_store_confirms_while_it_closes_is_not_taken_over_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, close = Orders(behave=held), SQLiteStore.close
+    async with serving(orders, store=f"sqlite:///{tmp_path}/shop.db", drain_timeout_s=0.05) as service:
+        registered = await service.register()
+        server, busy = service.server, apsw.Connection(f"{tmp_path}/shop.db")
+        busy.execute("BEGIN IMMEDIATE")
+
+        async def free_and_close(store: SQLiteStore) -> None:
+            busy.close()
+            await close(store)
+
+        monkeypatch.setattr(SQLiteStore, "close", free_and_close)
+        confirming = asyncio.create_task(service.confirm(registered))
+        async with asyncio.timeout(PATIENCE_S):
+            while not server.executions.crossing:  # noqa: ASYNC110 - the store has it, and tells nobody.
+                await asyncio.sleep(0)
+            await service.middleware.stop()
+            await orders.entered.wait()
+            assert server.store.owners.state(server.owner) == "alive"
+            left = server.executions.left()
+            orders.may_go_on.set()
+            assert b'"not_settled"' in (await confirming).body
+            await asyncio.wait(left)
+        assert (server.store.owners.state(server.owner), orders.runs) == ("dead", 1)
 
 
 async def test_after_the_end_nothing_is_opened_again(store: str) -> None:

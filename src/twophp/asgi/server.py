@@ -208,8 +208,9 @@ class Server:
         if self._shipper is not None:
             await self._shipper.close()
         await self.store.close()
-        # As long as anything of ours runs, nobody may run it again: if it never ends, until the process does.
-        _when_over(left, partial(self.store.owners.release, self.owner))
+        # As long as anything of ours runs, nobody may run it again: if it never ends, until the process does. A store
+        # finishes what it has accepted, so a confirm may have begun something while it was closed.
+        _when_over(self.executions.left(), partial(self.store.owners.release, self.owner))
 
     async def sweep(self) -> int:
         """Do what time has made due, a bounded bite at a time, and begin to recover what a crash left behind."""

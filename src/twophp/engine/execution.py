@@ -211,7 +211,7 @@ class Executions:
         seconds = asyncio.get_running_loop().time
         until = seconds() + timeout_s
         while True:
-            left = [task for task in self._tasks if not task.done()]
+            left = self.left()
             ends = {execution.outcome(): execution for execution in self._running.values()}
             rest_s = until - seconds()
             if not (left or ends or self.crossing) or rest_s <= 0:
@@ -225,6 +225,10 @@ class Executions:
                 execution.forget(outcome)
                 if outcome.done():
                     outcome.exception()  # Heard of: whoever settles has said so.
+
+    def left(self) -> list[asyncio.Task[None]]:
+        """What runs."""
+        return [task for task in self._tasks if not task.done()]
 
     async def settled(self, intent: Intent) -> Settled:
         """The stored outcome of an intent that has one."""
