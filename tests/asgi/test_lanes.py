@@ -236,6 +236,7 @@ async def test_what_is_known_of_names_is_bounded() -> None:
     assert len(seen.known) <= shapes.MOST
     seen = Shapes(frozenset())
     seen.of([(b"x" * (shapes.LONGEST_BYTES + 1), b"")])
+    seen.of([(b"x", b"")] * (shapes.MOST_NAMES + 1))
     assert not seen.known
 
 

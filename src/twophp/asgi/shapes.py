@@ -28,7 +28,8 @@ Asks: TypeAlias = Literal["", "register", "confirm"]
 NONE: Final = -1
 SEVERAL: Final = -2
 MOST: Final = 512  # Shapes that are kept. A service has a handful.
-LONGEST_BYTES: Final = 2_048  # Of all names together. Nobody can fill our memory with names.
+MOST_NAMES: Final = 64  # In a list that is kept. With the next bound: nobody can fill our memory with names.
+LONGEST_BYTES: Final = 2_048  # Of all names together.
 
 _LOOKS_LIKE_OURS: Final = (b"2php", b"dtt-")
 _REGISTER: Final = frozenset({fields.ENABLED.key, fields.CLIENT_CORRELATION_ID.key})
@@ -75,7 +76,7 @@ class Shapes:
         """Work out the shape of these headers, and keep it if there is room."""
         names = tuple(map(name_of, headers))
         shape = self._shape(names)
-        if sum(map(len, names)) <= LONGEST_BYTES:
+        if len(names) <= MOST_NAMES and sum(map(len, names)) <= LONGEST_BYTES:
             if len(self.known) >= MOST:
                 self.known.clear()
             self.known[names] = shape
