@@ -146,7 +146,7 @@ def _found(app: Any) -> ShortCut:
         message = (
             "no TwoPhaseMiddleware stands in front of the application; add it with app.add_middleware(...), or wrap"
             " the application. One inside a mount or behind a router is not reached by the short-cut:"
-            " serve it with --http httptools"
+            " serve it with uvicorn --http httptools"
         )
         raise ConfigError(message, code="no_middleware")
     handled = (ProxyHeadersMiddleware, MessageLoggerMiddleware)
@@ -155,7 +155,7 @@ def _found(app: Any) -> ShortCut:
         if not flag_in(os.environ, BYPASS_VARIABLE):
             message = (
                 f"the short-cut would bypass what stands around TwoPhaseMiddleware: {', '.join(bypassed)}. Put it"
-                " behind the middleware (what is added last is outermost), serve with --http httptools, or, if"
+                " behind the middleware (what is added last is outermost), serve with uvicorn --http httptools, or, if"
                 f" Phase 1 and replays may go without it, say --bypass-middleware or {BYPASS_VARIABLE}=1"
             )
             raise ConfigError(message, code="bypassed_middleware")

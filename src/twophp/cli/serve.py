@@ -84,9 +84,9 @@ def serve(ctx: click.Context, /, app: str, *, bypass_middleware: bool, **options
     command = _uvicorn()
     known = {param.name for param in command.params}
     said = {"app": app, **options, **{name: value for name, value in _NOT_OFFERED.items() if name in known}}
-    _check_before_workers(said)
     assert command.callback is not None
     try:
+        _check_before_workers(said)
         command.callback(**said)
     except SystemExit as end:
         if end.code:
