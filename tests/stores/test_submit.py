@@ -150,7 +150,9 @@ async def test_closing_tells_every_callback_first(tmp_path: Path) -> None:
 
 async def test_a_batch_that_waits_for_nothing_needs_no_task(tmp_path: Path) -> None:
     async with SQLiteStore(str(tmp_path / "ledger.db")) as store:
-        store._writer._place.is_on_loop = lambda _now_s: True  # type: ignore[method-assign,assignment]
+        place = store._writer._place
+        assert place is not None
+        place.is_on_loop = lambda _now_s: True  # type: ignore[method-assign,assignment]
         before = asyncio.all_tasks()
         done = store.transact(Asked((), saying("one")))
         seen = set()

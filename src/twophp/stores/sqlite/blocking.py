@@ -69,7 +69,7 @@ class BlockingSQLite:
         connection = open_connection(self._path, must_exist=True)
         if again:
             migrate(connection, self._path)  # Writes over a failed commit that a recovery would still find.
-        self._writer = Writer(connection, self._clock, capacity=0, batch_limit=0)
+        self._writer = Writer(connection, self._clock, capacity=0, batch_limit=0, is_blocking=True)
         self._connection = connection
         self._path = connection.filename  # From the root on: the process may change its folder.
 

@@ -70,10 +70,12 @@ class Writer:
         batch_limit: int,
         seconds: Callable[[], float] = steady_seconds,
         is_proved: bool = True,
+        is_blocking: bool = False,
     ) -> None:
         """``seconds`` measures what the background and the disk take; nobody can set it back.
 
-        ``is_proved``: something was written since the database was opened.
+        ``is_proved``: something was written since the database was opened. ``is_blocking``: whoever writes may wait for
+        the disk, so there is no place to choose and nothing to measure.
         """
         self._connection = connection
         self._seconds = seconds
@@ -86,7 +88,7 @@ class Writer:
         self._task: asyncio.Task[None] | None = None  # Of a batch that has to wait. The loop keeps weak references.
         self._handed_over: tuple[Flow, Wait] | None = None  # Such a batch, until its task has begun.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
-        self._place = CommitPlace()
+        self._place = None if is_blocking else CommitPlace()
         self._commit_took_s = 0.0
         self._poison: StorePoisoned | None = None
         self._is_proved = is_proved
@@ -417,7 +419,8 @@ class Writer:
 
     def _commit(self) -> Flow:
         """Make it durable, and know what it means if that fails."""
-        on_loop = self._place.is_on_loop(self._seconds())
+        place = self._place
+        on_loop = place is None or place.is_on_loop(self._seconds())
         try:
             if on_loop:
                 self._sync()
@@ -429,7 +432,8 @@ class Writer:
             message = f"the commit failed and may still be on the disk: {error}"
             self._poison = StorePoisoned(f"a commit failed on {self._connection.filename}: {error}; open it anew")
             raise CommitUnknown(message) from error
-        self._place.took(self._seconds(), self._commit_took_s, on_loop=on_loop)
+        if place is not None:
+            place.took(self._seconds(), self._commit_took_s, on_loop=on_loop)
 
     def _sync(self) -> None:
         """COMMIT, on the loop or in the thread.
@@ -437,6 +441,9 @@ class Writer:
         What it took is what it took the disk: on a machine with too much to do, a thread would wait for a processor as
         long as the loop does.
         """
+        if self._place is None:
+            self._connection.execute(_COMMIT)
+            return
         began, without_cpu = self._seconds(), seconds_without_cpu()
         self._connection.execute(_COMMIT)
         self._commit_took_s = self._seconds() - began - (seconds_without_cpu() - without_cpu)
