@@ -31,6 +31,7 @@ from twophp.core.quota import Quota, by_principal
 from twophp.core.records import Key
 from twophp.engine.observe import SILENT, Observer
 from twophp.engine.reopening import found, transacted
+from twophp.kernel.commands import Reading
 from twophp.kernel.intents import Also, Deciding, Follow, NotNamed, PolicyOf, Seals, Trying, key_of
 from twophp.ports import Admission, Part, Statement, Store, Then, Vault
 
@@ -203,8 +204,7 @@ class Intents:
         wanted = [key for key in await self._orphans(room) if key not in left]
         if not wanted:
             wanted = [key for key in await self._store.due(INTENT, before, room) if key not in left]
-        # Whoever has crossed the point of no return before these are read here has heard of it by then, and runs.
-        intents = await self._read(wanted[:limit])
+        intents = await self._read_in_turn(wanted[:limit])
         here = {intent.server_correlation_id: intent.fence for intent in running()}
         keys = [key_of(intent) for intent in intents]
         each = [self._attend(intent, owner, here, policy_of) for intent in intents]
@@ -220,8 +220,13 @@ class Intents:
         left.update(key for key, decision in made if not decision.changed)
         return [decision for _key, decision in made]
 
-    async def _read(self, keys: list[Key]) -> list[Intent]:
-        read = await found(self._store, keys) if keys else ()
+    async def _read_in_turn(self, keys: list[Key]) -> list[Intent]:
+        """Read behind the changes before it, whose callers are told first: what was confirmed here runs by then.
+
+        ``Store.read`` would find a confirm that is durable while its caller is yet to be told: an intent with no
+        handler here, which this process would take over from itself.
+        """
+        read = await transacted(self._store, Reading(keys)) if keys else ()
         return [intent for intent in read if intent is not None]
 
     async def _orphans(self, limit: int) -> list[Key]:
