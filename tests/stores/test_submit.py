@@ -160,3 +160,21 @@ async def test_a_batch_that_waits_for_nothing_needs_no_task(tmp_path: Path) -> N
             seen |= asyncio.all_tasks()
             await asyncio.sleep(0)
         assert seen == before
+
+
+def test_a_future_of_a_loop_that_was_closed_keeps_nobody_else_from_being_told(tmp_path: Path) -> None:
+    async def leave() -> SQLiteStore:
+        opened = SQLiteStore(str(tmp_path / "ledger.db"))
+        for name in ("one", "two"):  # Two, so that the writer looks again, which this loop does not live to see.
+            asyncio.ensure_future(opened.transact(Asked((), saying(name)))).add_done_callback(lambda _future: None)
+        return opened
+
+    async def go_on(left: SQLiteStore) -> tuple[str, list[str]]:
+        async with asyncio.timeout(60), left:
+            answer = await left.transact(Asked((), saying("three")))
+            return answer, await said(left)
+
+    loop = asyncio.new_event_loop()
+    left = loop.run_until_complete(leave())
+    loop.close()
+    assert asyncio.run(go_on(left)) == ("three", ["one", "two", "three"])

@@ -48,21 +48,21 @@ def tell(jobs: list[Job], outcomes: list[Outcome]) -> None:
     stopped: BaseException | None = None
     for (_command, done), outcome in zip(jobs, outcomes, strict=True):
         failed = type(outcome) is Failure
-        if callable(done):
-            try:
+        try:
+            if callable(done):
                 if failed:
                     done(None, outcome.error)
                 else:
                     done(outcome, None)
-            except Exception:
-                log.exception("a callback of a flush failed")
-            except BaseException as error:  # noqa: BLE001 - raised below, when everybody was told.
-                stopped = error
-        elif done.done():  # A caller that gave up waiting is no reason to stop.
-            continue
-        elif failed:
-            done.set_exception(outcome.error)
-        else:
-            done.set_result(outcome)
+            elif done.done():  # A caller that gave up waiting is no reason to stop.
+                continue
+            elif failed:
+                done.set_exception(outcome.error)
+            else:
+                done.set_result(outcome)
+        except Exception:  # Of a callback; or the loop of a future was closed.
+            log.exception("somebody could not be told what became of a change")
+        except BaseException as error:  # noqa: BLE001 - raised below, when everybody was told.
+            stopped = error
     if stopped is not None:
         raise stopped
