@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 from collections.abc import Callable
@@ -193,6 +194,42 @@ def test_two_may_migrate_at_once(old: Path) -> None:
     migrate(one, str(old), progress=other_goes_first)
     one.close()
     assert told(old) == before
+
+
+def test_a_checkpoint_of_another_process_stops_nobody(old: Path) -> None:
+    before = told(old.with_name("orders.db"))
+    other = open_connection(str(old))  # Whose log and shared memory are there from here on.
+    other.execute("SELECT count(*) FROM sqlite_schema")
+    child, ours = held_by_another_process(old.with_name(old.name + "-shm"))
+    try:
+        with pytest.raises(apsw.BusyError):
+            other.wal_checkpoint()
+        upgrade(old)
+    finally:
+        os.close(ours)
+        os.waitpid(child, 0)
+    other.close()
+    assert told(old) == before
+    assert found(old) == []
+
+
+def held_by_another_process(shared_memory: Path) -> tuple[int, int]:
+    """The lock of whoever checkpoints: byte 121 of the shared memory. Held until the descriptor is closed."""
+    is_held, held = os.pipe()
+    wait, ours = os.pipe()
+    child = os.fork()
+    if not child:  # pragma: no cover - it never comes back.
+        os.close(ours)
+        file = os.open(shared_memory, os.O_RDWR)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, 121)
+        os.write(held, b"1")
+        os.read(wait, 1)
+        os._exit(0)
+    os.close(held)
+    os.close(wait)
+    assert os.read(is_held, 1) == b"1"
+    os.close(is_held)
+    return child, ours
 
 
 def test_keys_with_the_same_hashes_are_parted(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ every one was taken over; only then 0014 drops them. Several processes may work 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import apsw
@@ -35,11 +36,17 @@ def widen(connection: apsw.Connection, progress: Progress) -> None:
         steps += 1
         progress(min(position, last), last)
         if steps % CHECKPOINT_STEPS == 0:
-            connection.wal_checkpoint()  # The log would grow to the size of the file.
+            _checkpoint(connection)  # The log would grow to the size of the file.
     for statement in _indexes():
         _make_index(connection, statement)
-    connection.wal_checkpoint()
+    _checkpoint(connection)
     progress(last, last)
+
+
+def _checkpoint(connection: apsw.Connection) -> None:
+    """Fold the log into the file, unless another process is at it, such as one that migrates as well."""
+    with suppress(apsw.BusyError):
+        connection.wal_checkpoint()
 
 
 def _last_id(connection: apsw.Connection) -> int:
