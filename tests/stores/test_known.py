@@ -168,3 +168,17 @@ async def test_a_failed_batch_leaves_nothing_in_doubt(ours: SQLiteStore, theirs:
     with pytest.raises(StoreError):
         await scene.write(ours, *thief)
     assert await told(ours, scene.pair_of(intent)) == intent
+
+
+async def test_one_that_was_read_beside_another_and_is_forgotten_since_is_not_remembered(
+    ours: SQLiteStore, theirs: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was doubted, and read anew because its client's id is also somebody else's: one slot of it may be left."""
+    monkeypatch.setattr(known, "GENERATION", 1)
+    intent = await scene.register(ours, "mine")
+    await scene.register(theirs, "theirs")
+    beside = by_logical_key("bob", intent.client_correlation_id)
+    assert await told(ours, beside) is None
+    key = scene.pair_of(intent)
+    await ours.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
+    assert await told(ours, by_logical_key(intent.principal, intent.client_correlation_id)) is None

@@ -99,9 +99,12 @@ class Known:
         return True
 
     def ask_again(self, keys: Iterable[Key]) -> None:
-        """Know those of the doubted intents under ``keys`` whose rows are still ours, and forget the others."""
+        """Know those of the doubted intents under ``keys`` whose rows are still ours, and forget the others.
+
+        One that was read since then is known. A second slot for it would outlive the first when that is dropped.
+        """
         doubted = self._doubted
-        asked = {slot.id: slot for key in keys if (slot := doubted.get(key)) is not None}
+        asked = {slot.id: slot for key in keys if (slot := doubted.get(key)) is not None and not self.has(key)}
         if not asked:
             return
         for slot in asked.values():
