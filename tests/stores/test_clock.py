@@ -115,3 +115,14 @@ def test_no_child_gets_what_its_parent_has_drawn() -> None:
     os.waitpid(child, 0)
     assert len(theirs) == 300
     assert not theirs & {mint_uuid() for _ in range(300)}
+
+
+@pytest.mark.req("A-52")
+def test_a_count_of_the_kernel_that_cannot_be_read_stops_nobody() -> None:
+    """Every COMMIT is measured with it: one that is durable would be reported as not written."""
+    stat = clock._SchedStat()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    if stat._file is not None:
+        os.dup2(nothing, stat._file)
+    os.close(nothing)
+    assert stat.waited_s() == 0.0
