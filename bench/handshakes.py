@@ -28,7 +28,7 @@ import uvloop
 from twophp.core.entry import Writer
 from twophp.core.identity import intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import Mode, Phase
-from twophp.core.phase import Confirm, Register, Settle
+from twophp.core.intent_commands import Confirm, Register, Settle
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
 from twophp.stores.clock import mint_uuid, system_clock

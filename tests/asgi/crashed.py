@@ -6,7 +6,7 @@ import asyncio
 
 from tests.asgi.driver import SERVER, Reply, Service
 from twophp import Policy
-from twophp.core.phase import Confirm
+from twophp.core.intent_commands import Confirm
 
 POLICY = Policy.standard(lease_ms=30_000)
 

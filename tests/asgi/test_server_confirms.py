@@ -30,7 +30,7 @@ from twophp import Policy
 from twophp.asgi.messages import Message, Receive, Scope, Send
 from twophp.asgi.server import INDETERMINATE
 from twophp.core.errors import StoreUnavailable
-from twophp.core.phase import Settle
+from twophp.core.intent_commands import Settle
 from twophp.engine.exchange import encode
 from twophp.engine.requests import Head
 from twophp.ports import Then

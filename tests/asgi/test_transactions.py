@@ -16,7 +16,7 @@ from twophp import ConstraintViolation, Policy, current_intent
 from twophp.asgi.messages import Send
 from twophp.asgi.server import INDETERMINATE
 from twophp.core.errors import Refused, StoreUnavailable
-from twophp.core.phase import Settle
+from twophp.core.intent_commands import Settle
 from twophp.engine.current import RunningIntent
 from twophp.engine.exchange import encode
 from twophp.stores.sqlite import SQLiteStore

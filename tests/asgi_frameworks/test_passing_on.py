@@ -15,7 +15,7 @@ from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.settings import Options, Settings
 from twophp.core.entry import Writer
 from twophp.core.intent import Mode
-from twophp.core.phase import Confirm, Register
+from twophp.core.intent_commands import Confirm, Register
 from twophp.engine.exchange import StoredRequest, encode
 from twophp.engine.intents import Intents
 from twophp.engine.ledger import open_ledger

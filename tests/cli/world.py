@@ -15,7 +15,7 @@ from twophp.core.call import by_client_id
 from twophp.core.call_machine import Opening, Told, decide
 from twophp.core.entry import Writer, client_entry
 from twophp.core.intent import Intent, Mode, Phase
-from twophp.core.phase import Confirm, Register, Settle
+from twophp.core.intent_commands import Confirm, Register, Settle
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
 from twophp.engine.ledger import open_ledger

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from twophp.core.intent import Intent, Mode, Phase
-from twophp.core.phase import Attend, Confirm, Decision, Register, Settle, decide
+from twophp.core.intent_commands import Attend, Confirm, Register, Settle
+from twophp.core.phase import Decision, decide
 from twophp.core.policy import Policy
 
 T0 = 1_000_000

@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from twophp.core.intent import Intent, Mode
+from twophp.core.intent_commands import Attend, Command, Confirm, Register, Renew, Settle
 from twophp.core.machine import Goto, Ignore, Refuse, Replay
-from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle, decide
+from twophp.core.phase import Decision, decide
 from twophp.core.policy import DAY_MS, Policy
 
 GO, SAME, NOTHING, FOLLOWS = "go", "replay", "nothing", "follows"

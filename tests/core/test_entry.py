@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from twophp.core.entry import FIELDS, LedgerEntry, Writer, broken_rules, outcome_of, server_entry
 from twophp.core.identity import principal_digest
 from twophp.core.intent import Intent, Mode, Phase
-from twophp.core.phase import Attend, Confirm, Register, Settle, decide
+from twophp.core.intent_commands import Attend, Confirm, Register, Settle
+from twophp.core.phase import decide
 from twophp.core.policy import Policy
 
 WRITER = Writer(source="serviceA", service_ledger_id="6f1e1b0a-0000-4000-8000-000000000001")

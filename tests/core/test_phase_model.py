@@ -14,8 +14,9 @@ from tests.core.profile import STATEFUL, WALK_STEPS
 from tests.core.recording import reachable, recording
 from twophp.core import phase
 from twophp.core.intent import Mode, Phase
+from twophp.core.intent_commands import Attend, Command, Confirm, Register, Renew, Settle
 from twophp.core.machine import Cell, Refuse, Replay
-from twophp.core.phase import Attend, Command, Confirm, Register, Renew, Settle, Signal
+from twophp.core.phase import Signal
 
 NAMES = ("c1", "c2", "c3")
 POLICIES = policies()

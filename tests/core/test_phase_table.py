@@ -32,8 +32,9 @@ from tests.core.intents import (
 )
 from twophp.core import phase
 from twophp.core.intent import Intent, Mode, Phase, by_logical_key, by_pair, outcome_facts
+from twophp.core.intent_commands import Attend, Command, Renew, Settle
 from twophp.core.machine import Goto, Ignore, Never, Refuse, Replay, missing_cells
-from twophp.core.phase import TABLE, Attend, Renew, Settle, Signal, decide
+from twophp.core.phase import TABLE, Signal, decide
 from twophp.core.policy import Policy
 
 Find: TypeAlias = Callable[[Policy], Intent]
@@ -423,7 +424,7 @@ def test_a_lease_that_ran_out_still_settles_while_nobody_took_it_over() -> None:
 
 @pytest.mark.parametrize("find", [waiting, expired, abandoned])
 @pytest.mark.parametrize("command", [settle(0), settle(0, succeeded=False), settle(9), Renew(fence=0), Renew(fence=9)])
-def test_nobody_settles_what_does_not_run(find: Find, command: phase.Command) -> None:
+def test_nobody_settles_what_does_not_run(find: Find, command: Command) -> None:
     assert decide(find(REJECT), command, ABANDONED, REJECT).code == phase.NOT_PROCESSING
 
 

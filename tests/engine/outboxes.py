@@ -10,8 +10,8 @@ from tests.engine.tls_server import Behaviour, read_request
 from twophp.core import phase
 from twophp.core.entry import Writer
 from twophp.core.intent import Intent, Mode, Phase
+from twophp.core.intent_commands import Register
 from twophp.core.job import Job, Tries, by_job_id
-from twophp.core.phase import Register
 from twophp.core.policy import Policy
 from twophp.core.records import Instant
 from twophp.engine.callbacks import callback_letter

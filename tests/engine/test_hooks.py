@@ -19,8 +19,8 @@ from tests.engine.outboxes import GUARD_S, POLICY, SERVICE, VAULT, WRITER, Desk,
 from tests.engine.tls_server import Authority, serving
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Mode
+from twophp.core.intent_commands import Confirm, Settle
 from twophp.core.job import DEFAULT_TRIES, JOB, Job, State, by_job_id
-from twophp.core.phase import Confirm, Settle
 from twophp.engine import hooks as module
 from twophp.engine.callbacks import signed_post
 from twophp.engine.egress import Rules

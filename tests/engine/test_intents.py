@@ -12,8 +12,8 @@ import pytest
 from tests.faults.handshake import PAYLOAD, POLICY, VAULT, WRITER
 from twophp.core.errors import CommitUnknown, StorePoisoned, StoreUnavailable
 from twophp.core.intent import Mode, Phase
+from twophp.core.intent_commands import Confirm, Register
 from twophp.core.machine import Goto, Replay
-from twophp.core.phase import Confirm, Register
 from twophp.engine.intents import Intents
 from twophp.stores.sqlite import SQLiteStore
 

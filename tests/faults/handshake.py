@@ -19,7 +19,8 @@ from typing import Final
 from twophp.core.entry import Writer
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable
 from twophp.core.intent import Intent, Mode, by_logical_key
-from twophp.core.phase import Confirm, Decision, Register, Settle
+from twophp.core.intent_commands import Confirm, Register, Settle
+from twophp.core.phase import Decision
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
 from twophp.stores.sqlite import SQLiteStore

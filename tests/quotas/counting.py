@@ -8,7 +8,8 @@ import apsw
 
 from tests.faults.handshake import POLICY, VAULT, WRITER
 from twophp.core.intent import Intent, Mode
-from twophp.core.phase import Confirm, Decision, Register, Settle
+from twophp.core.intent_commands import Confirm, Register, Settle
+from twophp.core.phase import Decision
 from twophp.core.quota import Quota
 from twophp.engine.intents import Intents
 from twophp.ports import Store

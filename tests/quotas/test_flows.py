@@ -15,8 +15,9 @@ from tests.faults.handshake import POLICY
 from tests.quotas.counting import T0, Service, counted_and_open
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Mode, Phase, by_pair
+from twophp.core.intent_commands import Settle
 from twophp.core.machine import Goto, Replay
-from twophp.core.phase import Decision, Settle
+from twophp.core.phase import Decision
 from twophp.core.quota import EXCEEDED, Quota, by_principal
 from twophp.kernel.commands import Asked
 from twophp.ports import Change

@@ -9,7 +9,8 @@ from pathlib import Path
 import apsw
 
 from twophp.core.intent import Intent, Mode, Phase, by_pair
-from twophp.core.phase import Confirm, Decision, Register, Settle
+from twophp.core.intent_commands import Confirm, Register, Settle
+from twophp.core.phase import Decision
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
 from twophp.engine.ledger import open_ledger

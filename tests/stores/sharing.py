@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from twophp.core.intent import by_pair
-from twophp.core.phase import Renew
+from twophp.core.intent_commands import Renew
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing import scene
 

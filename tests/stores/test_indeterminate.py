@@ -9,7 +9,7 @@ import pytest
 
 from tests.stores.orders import POLICY, HandClock, Orders, orders, raw
 from tests.stores.verifying import found
-from twophp.core.phase import Settle
+from twophp.core.intent_commands import Settle
 from twophp.stores.sqlite.verify import verify
 
 

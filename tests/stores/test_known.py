@@ -11,8 +11,9 @@ import pytest
 
 from twophp.core.errors import RecordTampered, StoreError
 from twophp.core.intent import Intent, Phase, by_logical_key, by_pair
+from twophp.core.intent_commands import Renew, Settle
 from twophp.core.obligation import by_flow_and_key
-from twophp.core.phase import FENCE_LOST, Renew, Settle
+from twophp.core.phase import FENCE_LOST
 from twophp.core.records import Key
 from twophp.kernel.commands import Asked
 from twophp.ports import Change

@@ -11,7 +11,7 @@ import pytest
 
 from tests.stores.orders import POLICY, HandClock, orders
 from twophp.core.intent import Intent, Phase
-from twophp.core.phase import Confirm
+from twophp.core.intent_commands import Confirm
 from twophp.stores.clock import steady_seconds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("A-34")]

@@ -37,8 +37,9 @@ from twophp.asgi.shapes import SEVERAL, Shape, Shapes
 from twophp.core.errors import Refused, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import callback_digest, intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode
+from twophp.core.intent_commands import Confirm, Register
 from twophp.core.machine import Goto, Refuse
-from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, Confirm, Decision, Register
+from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, Decision
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
 from twophp.core.records import Instant

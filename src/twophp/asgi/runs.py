@@ -17,8 +17,9 @@ from twophp.asgi.server import Server
 from twophp.asgi.shapes import Shapes
 from twophp.core.errors import CommitUnknown, Refused, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
+from twophp.core.intent_commands import Confirm
 from twophp.core.machine import Goto
-from twophp.core.phase import Confirm, Decision
+from twophp.core.phase import Decision
 from twophp.engine.conditions import Conditions
 from twophp.engine.running import Answered, Execution, Settled, Work
 from twophp.kernel.intents import NotNamed

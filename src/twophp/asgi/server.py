@@ -19,8 +19,9 @@ from twophp.asgi.settings import Found, Reconciled, Settings, longest_horizon_ms
 from twophp.core.entry import Writer
 from twophp.core.errors import OUTCOME_INDETERMINATE, StoreError
 from twophp.core.intent import Intent
+from twophp.core.intent_commands import Settle
 from twophp.core.obligation import ObligationError
-from twophp.core.phase import Decision, Settle
+from twophp.core.phase import Decision
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key
 from twophp.engine.bites import MOST_LEFT

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
 import msgspec
 
-from twophp.core.identity import digest
 from twophp.core.records import Instant, Key
 
 INTENT: Final = "intent"
@@ -22,6 +22,9 @@ FACTS_CHARS: Final = 32
 """A line of history is short. Nobody finds a second input for half a SHA-256 either."""
 
 _encode: Final = msgspec.json.Encoder().encode
+# The two digests of every handshake are written out: the same bytes as ``identity.digest`` makes, in half the time.
+_FACTS_HEAD: Final = len(FACTS_TAG).to_bytes(4, "big") + FACTS_TAG
+_OUTCOME_HEAD: Final = len(OUTCOME_TAG).to_bytes(4, "big") + OUTCOME_TAG
 
 
 class Phase(StrEnum):
@@ -138,13 +141,15 @@ def fixed_facts(intent: Intent) -> str:
     facts = msgspec.structs.astuple(intent)[:FIXED_FIELDS]
     if intent.request_digest is not None:  # Lines that are older than the field were written without it.
         facts = (*facts, intent.request_digest)
-    return digest(FACTS_TAG, _encode(facts))[:FACTS_CHARS]
+    text = _encode(facts)
+    return sha256(b"%b%b%b" % (_FACTS_HEAD, len(text).to_bytes(4, "big"), text)).hexdigest()[:FACTS_CHARS]
 
 
 def outcome_facts(intent: Intent) -> str:
     """What the line that settles an intent says of its outcome."""
     reference, confirmed_at = intent.transaction_reference, intent.confirmed_at
-    facts = (intent.status, intent.resource_id, reference, confirmed_at, intent.settled_at)
+    facts: tuple[object, ...] = (intent.status, intent.resource_id, reference, confirmed_at, intent.settled_at)
     if intent.indeterminate:  # Lines that are older than the field were written without it.
-        return digest(OUTCOME_TAG, _encode((*facts, intent.indeterminate)))[:FACTS_CHARS]
-    return digest(OUTCOME_TAG, _encode(facts))[:FACTS_CHARS]
+        facts = (*facts, intent.indeterminate)
+    text = _encode(facts)
+    return sha256(b"%b%b%b" % (_OUTCOME_HEAD, len(text).to_bytes(4, "big"), text)).hexdigest()[:FACTS_CHARS]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Phase
 
 if TYPE_CHECKING:
-    from twophp.core.phase import Register
+    from twophp.core.intent_commands import Register
 
 SUCCESS_END: Final = 300
 SEE_OTHER: Final = 303

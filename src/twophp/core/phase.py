@@ -26,17 +26,10 @@ from hmac import compare_digest
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from twophp.core.intent import (
-    CONFIRMED_BY_SERVER,
-    INTENT,
-    UNCONFIRMED,
-    Intent,
-    Mode,
-    Phase,
-    fixed_facts,
-    outcome_facts,
-)
+from twophp.core.intent import CONFIRMED_BY_SERVER, INTENT, UNCONFIRMED, Intent, Phase, fixed_facts, outcome_facts
+from twophp.core.intent_commands import Attend, Command, Confirm, Register, Renew, Settle
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.outcome import INDETERMINATE, is_followed_by
 from twophp.core.policy import Policy
@@ -83,6 +76,7 @@ ALREADY_SETTLED: Final = "already_settled"
 FENCE_LOST: Final = "fence_lost"
 
 _S, _P = Signal, Phase
+_ABSENT: Final = Phase.ABSENT  # Bound once: Python 3.11 takes ten times as long to find an enum's member.
 _REPLAY, _IGNORE = Replay(), Ignore()
 _UNKNOWN, _EXPIRED, _STRANGER = Refuse(UNKNOWN), Refuse(TTL_EXPIRED), Refuse(OTHER_IDENTITY)
 _NOT_PROCESSING, _SETTLED, _FENCE_LOST = Refuse(NOT_PROCESSING), Refuse(ALREADY_SETTLED), Refuse(FENCE_LOST)
@@ -209,69 +203,6 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
 }
 
 
-class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Phase 1. ``server_correlation_id`` is a fresh one, used only if the intent is new."""
-
-    client_correlation_id: str
-    server_correlation_id: str
-    principal: str
-    replay_key: str
-    mode: Mode
-    service_endpoint: str
-    path: str
-    arrived_at: Instant
-    method: str = "POST"
-    requested_ttl_ms: int | None = None
-    callback: str = ""
-    client_id_is_proxy: bool = False
-    is_plain: bool = False  # Nobody asked for a handshake: the endpoint records what it serves (A-37).
-    owner: str = ""
-    counted_bytes: int | None = None
-    request_digest: str | None = None
-    follows: str = ""  # The server id of an intent whose redirect this request follows.
-
-
-class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Phase 2. ``guard_passed`` is the late-confirm guard's word (A-24); it matters only inside the grace."""
-
-    client_correlation_id: str
-    server_correlation_id: str
-    principal: str
-    path: str
-    arrived_at: Instant
-    owner: str
-    guard_passed: bool = False
-    provisional_resource_id: str | None = None  # Told to the client while it still runs (draft §5.3.3).
-
-
-class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The handler's outcome, from whoever holds ``fence``. ``indeterminate``: nobody knows whether it did anything."""
-
-    fence: int
-    succeeded: bool
-    status: int
-    resource_id: str | None = None
-    transaction_reference: str | None = None
-    indeterminate: bool = False
-
-
-class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The heartbeat of whoever holds ``fence``."""
-
-    fence: int
-
-
-class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The sweeper's visit: do whatever time makes due. ``owner`` takes over what nobody executes any more (A-34)."""
-
-    owner: str = ""
-    dead_owner: str | None = None  # What it executed is taken over at once.
-    live_owner: str | None = None  # What it executes is not, however old its lease is. Of others, only the lease tells.
-
-
-Command: TypeAlias = Register | Confirm | Settle | Renew | Attend
-
-
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """What ``decide`` found: the verdict, the intent as it is to be stored, and the history to write with it."""
 
@@ -288,27 +219,28 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy) -> Decision:
     """What ``command`` means for ``intent`` at ``now``. Pure: the same arguments give the same decision."""
-    match command:
-        case Confirm():
-            now = max(now, command.arrived_at)  # A-29: time never runs backwards between arrival and decision.
-            if intent is not None and not intent.is_addressed_by(command.client_correlation_id, command.path):
-                return Decision(_UNKNOWN, None)  # T1 row 4, A-67: a wrong id or path looks like no intent at all.
-            signal = _signal_of_confirm(intent, command, now, policy)
-        case Register():
-            now = max(now, command.arrived_at)
-            signal = _signal_of_register(intent, command)
-        case Attend():
-            signal = _signal_of_attend(intent, command, now, policy)
-        case _:
-            signal = _signal_of_worker(intent, command)
-    if signal is Signal.FOLLOW:
-        return _follow(intent, command, now, policy)
-    if intent is not None and signal in _AGES_FIRST and intent.phase in UNCONFIRMED and now >= intent.deadline_at:
-        return _age_then_take(intent, signal, command, now, policy)
+    if isinstance(command, Confirm):
+        now = max(now, command.arrived_at)  # A-29: time never runs backwards between arrival and decision.
+        if intent is not None and not intent.is_addressed_by(command.client_correlation_id, command.path):
+            return Decision(_UNKNOWN, None)  # T1 row 4, A-67: a wrong id or path looks like no intent at all.
+        signal = _signal_of_confirm(intent, command, now, policy)
+    elif isinstance(command, Register):
+        now = max(now, command.arrived_at)
+        signal = _signal_of_register(intent, command)
+    elif isinstance(command, Attend):
+        signal = _signal_of_attend(intent, command, now, policy)
+    else:
+        signal = _signal_of_worker(intent, command)
+    if intent is not None and signal in _AGES_OR_FOLLOWS:
+        if signal is _FOLLOW:
+            return _follow(intent, command, now, policy)
+        if intent.phase in UNCONFIRMED and now >= intent.deadline_at:
+            return _age_then_take(intent, signal, command, now, policy)
     return _take(intent, signal, command, now, policy)
 
 
-_AGES_FIRST: Final = frozenset({Signal.REGISTER, Signal.CONFIRM_LATE, Signal.CONFIRM_EXPIRED})
+_FOLLOW, _CONFIRM, _SUCCEED = Signal.FOLLOW, Signal.CONFIRM, Signal.SUCCEED
+_AGES_OR_FOLLOWS: Final = frozenset({Signal.REGISTER, Signal.CONFIRM_LATE, Signal.CONFIRM_EXPIRED, Signal.FOLLOW})
 
 
 def _signal_of_register(intent: Intent | None, command: Register) -> Signal:
@@ -322,17 +254,17 @@ def _signal_of_register(intent: Intent | None, command: Register) -> Signal:
 
 def _signal_of_confirm(intent: Intent | None, command: Confirm, now: Instant, policy: Policy) -> Signal:
     if intent is None:
-        return Signal.CONFIRM
+        return _CONFIRM
     if not compare_digest(command.principal, intent.principal):
         return Signal.CONFIRM_OTHER
     in_time = command.arrived_at < intent.deadline_at  # A-20: judged by arrival. A-26: the deadline is exclusive.
     if intent.phase not in UNCONFIRMED:
         expired = policy.literal_ttl_reject and not in_time
-        return Signal.CONFIRM_EXPIRED if expired else Signal.CONFIRM
+        return Signal.CONFIRM_EXPIRED if expired else _CONFIRM
     if now >= intent.abandoned_at:
         return Signal.CONFIRM_EXPIRED
     if in_time:
-        return Signal.CONFIRM
+        return _CONFIRM
     return Signal.CONFIRM_LATE if policy.replay == "REUSE" and command.guard_passed else Signal.CONFIRM_EXPIRED
 
 
@@ -341,7 +273,7 @@ def _signal_of_worker(intent: Intent | None, command: Settle | Renew) -> Signal:
         return Signal.STALE
     if isinstance(command, Renew):
         return Signal.RENEW
-    return Signal.SUCCEED if command.succeeded else Signal.INDETERMINATE if command.indeterminate else Signal.FAIL
+    return _SUCCEED if command.succeeded else Signal.INDETERMINATE if command.indeterminate else Signal.FAIL
 
 
 def _signal_of_attend(intent: Intent | None, command: Attend, now: Instant, policy: Policy) -> Signal:
@@ -370,11 +302,11 @@ def _age_then_take(intent: Intent, signal: Signal, command: Command, now: Instan
     aged = _take(intent, _ageing(intent, now), command, now, policy)
     taken = _take(aged.intent, signal, command, now, policy)
     assert taken.intent is not None
-    merged = msgspec.structs.replace(taken.intent, version=intent.version + 1)
+    merged = replace(taken.intent, version=intent.version + 1)
     return Decision(taken.verdict, merged, aged.steps + taken.steps, changed=True)
 
 
-def _follow(intent: Intent | None, command: Command, now: Instant, policy: Policy) -> Decision:
+def _follow(intent: Intent, command: Command, now: Instant, policy: Policy) -> Decision:
     """The redirected intent is forgotten and the new one registered under the same client id, both in one change."""
     gone = _take(intent, Signal.FOLLOW, command, now, policy)
     if type(gone.verdict) is not Goto:
@@ -385,7 +317,7 @@ def _follow(intent: Intent | None, command: Command, now: Instant, policy: Polic
 
 def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant, policy: Policy) -> Decision:
     """Look the cell up and, if it says so, walk its path: one change, one new version, one step per state."""
-    cell = TABLE[Phase.ABSENT if intent is None else intent.phase][signal]
+    cell = TABLE[_ABSENT if intent is None else intent.phase][signal]
     if type(cell) is not Goto:
         assert type(cell) is not Never, cell.why
         return Decision(cell, intent)
@@ -396,8 +328,7 @@ def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant,
     steps: tuple[JournalEvent, ...] = ()
     for after in cell.path:
         before = intent.phase
-        at, news = _ENTER[after](intent, command, now, policy)
-        intent = msgspec.structs.replace(intent, phase=after, version=version, **news)
+        at, intent = _ENTER[after](intent, command, now, policy, (after, version))
         if after is not before or cell.event:
             steps += (_step(intent, before, cell.event or str(after), at, now, command),)
     return Decision(cell, intent, steps, changed=True)
@@ -406,7 +337,7 @@ def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant,
 def _step(intent: Intent, before: Phase, event: str, at: Instant, now: Instant, command: Command) -> JournalEvent:
     """A line of history. It binds the request when it is registered, the outcome when it is settled: see ``verify``."""
     detail = ""
-    if before is Phase.ABSENT:
+    if before is _ABSENT:
         detail = fixed_facts(intent)
     elif type(command) is Settle:
         detail = outcome_facts(intent)
@@ -415,6 +346,7 @@ def _step(intent: Intent, before: Phase, event: str, at: Instant, now: Instant, 
 
 
 def _registered(command: Register, policy: Policy) -> Intent:
+    wish = command.requested_ttl_ms
     return Intent(
         client_correlation_id=command.client_correlation_id,
         server_correlation_id=command.server_correlation_id,
@@ -428,66 +360,84 @@ def _registered(command: Register, policy: Policy) -> Intent:
         method=command.method,
         received_at=command.arrived_at,
         # A-44: what the server confirms by itself waits for nobody, so there is nothing to wish for.
-        ttl_ms=policy.effective_ttl_ms(None if command.mode in CONFIRMED_BY_SERVER else command.requested_ttl_ms),
+        ttl_ms=policy.ttl_ms if wish is None or command.mode in CONFIRMED_BY_SERVER else policy.effective_ttl_ms(wish),
         delta_ms=policy.delta_ms,
         counted_bytes=command.counted_bytes,
         request_digest=command.request_digest,
     )
 
 
-# Entering a state: when it became true, and what it changes beside the phase.
-_News: TypeAlias = tuple[Instant, dict[str, Any]]
+# Entering a state: when it became true, and the intent as it is then. All of it is one copy, since each costs as much
+# as everything else that is decided about it.
+_Next: TypeAlias = tuple[Any, int]
+"""The phase and the version to be entered."""
+_Entered: TypeAlias = tuple[Instant, Intent]
 
 
-def _enter_waiting(intent: Intent, _command: Command, now: Instant, _policy: Policy) -> _News:
-    return now, {"due_at": intent.deadline_at}
+def _enter_waiting(intent: Intent, _command: Command, now: Instant, _policy: Policy, to: _Next) -> _Entered:
+    return now, replace(intent, phase=to[0], version=to[1], due_at=intent.deadline_at)
 
 
-def _enter_processing(intent: Intent, command: Command, now: Instant, policy: Policy) -> _News:
-    lease_until = now + policy.lease_ms
-    news: dict[str, Any] = {"lease_until": lease_until, "due_at": lease_until}
+def _enter_processing(intent: Intent, command: Command, now: Instant, policy: Policy, to: _Next) -> _Entered:
+    (phase, version), until = to, now + policy.lease_ms
+    if type(command) is Confirm:
+        return now, replace(
+            intent,
+            phase=phase,
+            version=version,
+            lease_until=until,
+            due_at=until,
+            owner=command.owner,
+            fence=intent.fence + 1,
+            settled_at=None,
+            confirmed_at=command.arrived_at,
+            resource_id=command.provisional_resource_id,
+        )
+    held = replace(intent, phase=phase, version=version, lease_until=until, due_at=until)
     is_vouched = type(command) is Attend and intent.owner == command.live_owner
     if type(command) is Renew or is_vouched:  # Its holder keeps its fence; whoever enters or takes over gets a new one.
-        return now, news
-    assert isinstance(command, (Register, Confirm, Attend))
-    news |= {"owner": command.owner, "fence": intent.fence + 1, "settled_at": None}
-    if type(command) is Confirm:
-        news |= {"confirmed_at": command.arrived_at, "resource_id": command.provisional_resource_id}
-    return now, news
+        return now, held
+    assert isinstance(command, (Register, Attend))
+    return now, replace(held, owner=command.owner, fence=intent.fence + 1, settled_at=None)
 
 
-def _enter_settled(intent: Intent, command: Command, now: Instant, policy: Policy) -> _News:
+def _enter_settled(intent: Intent, command: Command, now: Instant, policy: Policy, to: _Next) -> _Entered:
+    phase, version = to
     if type(command) is Attend:  # PURGE: the payload goes, the outcome stays.
         assert intent.settled_at is not None
-        return now, {"has_payload": False, "due_at": max(now, intent.settled_at + policy.horizon_ms)}
+        due_at = max(now, intent.settled_at + policy.horizon_ms)
+        return now, replace(intent, phase=phase, version=version, has_payload=False, due_at=due_at)
     assert type(command) is Settle
-    return now, {
-        "settled_at": now,
-        "status": command.status,
-        "resource_id": command.resource_id,
-        "transaction_reference": command.transaction_reference,
-        "indeterminate": command.indeterminate and not command.succeeded,
-        "owner": None,
-        "lease_until": None,
-        "due_at": now + policy.payload_retention_ms,
-    }
+    return now, replace(
+        intent,
+        phase=phase,
+        version=version,
+        settled_at=now,
+        status=command.status,
+        resource_id=command.resource_id,
+        transaction_reference=command.transaction_reference,
+        indeterminate=command.indeterminate and not command.succeeded,
+        owner=None,
+        lease_until=None,
+        due_at=now + policy.payload_retention_ms,
+    )
 
 
-def _enter_expired(intent: Intent, _command: Command, _now: Instant, _policy: Policy) -> _News:
+def _enter_expired(intent: Intent, _command: Command, _now: Instant, _policy: Policy, to: _Next) -> _Entered:
     at = intent.deadline_at  # A-27: true from the deadline on, whenever it is noticed.
-    return at, {"settled_at": at, "due_at": intent.abandoned_at}
+    return at, replace(intent, phase=to[0], version=to[1], settled_at=at, due_at=intent.abandoned_at)
 
 
-def _enter_abandoned(intent: Intent, _command: Command, _now: Instant, policy: Policy) -> _News:
-    at = intent.abandoned_at
-    return at, {"settled_at": at, "has_payload": False, "due_at": at + policy.horizon_ms}
+def _enter_abandoned(intent: Intent, _command: Command, _now: Instant, policy: Policy, to: _Next) -> _Entered:
+    at, due_at = intent.abandoned_at, intent.abandoned_at + policy.horizon_ms
+    return at, replace(intent, phase=to[0], version=to[1], settled_at=at, has_payload=False, due_at=due_at)
 
 
-def _enter_absent(_intent: Intent, _command: Command, now: Instant, _policy: Policy) -> _News:
-    return now, {"due_at": None}
+def _enter_absent(intent: Intent, _command: Command, now: Instant, _policy: Policy, to: _Next) -> _Entered:
+    return now, replace(intent, phase=to[0], version=to[1], due_at=None)
 
 
-_ENTER: Final[Mapping[StrEnum, Callable[[Intent, Command, Instant, Policy], _News]]] = {
+_ENTER: Final[Mapping[StrEnum, Callable[[Intent, Command, Instant, Policy, _Next], _Entered]]] = {
     Phase.WAITING_CONFIRM: _enter_waiting,
     Phase.PROCESSING: _enter_processing,
     Phase.COMMITTED: _enter_settled,

@@ -18,10 +18,11 @@ from uuid import UUID
 
 from twophp.core.errors import ConstraintViolation, KeyMissing, Refused, StoreError, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
+from twophp.core.intent_commands import Settle
 from twophp.core.machine import Refuse
 from twophp.core.obligation import ObligationError
 from twophp.core.outcome import has_failed, has_succeeded
-from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision, Settle
+from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision
 from twophp.core.policy import Policy
 from twophp.engine.bound import BoundObligations
 from twophp.engine.conditions import Conditions, ids_of, named

@@ -24,8 +24,9 @@ from twophp.core.errors import (
 )
 from twophp.core.identity import intent_seal_context, seal_context
 from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair, by_server_id
+from twophp.core.intent_commands import Attend, Command, Confirm, Register, Renew, Settle
 from twophp.core.machine import Goto, Replay
-from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Renew, Settle
+from twophp.core.phase import Decision
 from twophp.core.policy import Policy
 from twophp.core.quota import Quota, by_principal
 from twophp.core.records import Key

@@ -14,8 +14,9 @@ import msgspec
 from twophp.core.entry import Writer, server_entry
 from twophp.core.errors import Refused, TwoPHPError
 from twophp.core.intent import SETTLED, Intent, Phase, by_logical_key, by_pair
+from twophp.core.intent_commands import Command
 from twophp.core.machine import Refuse
-from twophp.core.phase import Command, Decision, decide
+from twophp.core.phase import Decision, decide
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED, OPEN, Quota, Usage, admitted, by_principal, released
 from twophp.core.records import Key, Sealed

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from twophp.core.intent import INTENT, Phase, by_logical_key
+from twophp.core.intent_commands import Renew
 from twophp.core.obligation import by_flow_and_key, by_id
-from twophp.core.phase import Renew
 from twophp.core.records import JournalEvent
 from twophp.kernel.commands import Asked
 from twophp.ports import Admission, Change, Find

@@ -12,8 +12,9 @@ import pytest
 from twophp.core import obligation as obligations
 from twophp.core.entry import LedgerEntry, Writer, server_entry
 from twophp.core.intent import Intent, Mode, Phase, by_logical_key, by_pair
+from twophp.core.intent_commands import Attend, Command, Confirm, Register, Settle
 from twophp.core.obligation import Obligation, by_flow_and_key, by_id
-from twophp.core.phase import Attend, Command, Confirm, Decision, Register, Settle, decide
+from twophp.core.phase import Decision, decide
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key, Record, Sealed
 from twophp.kernel.commands import Asked
