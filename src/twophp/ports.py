@@ -41,6 +41,7 @@ class Put(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     journal: tuple[JournalEvent, ...] = ()
     seals: Mapping[Part, Sealed | None] = {}  # Sealed bytes to keep; None destroys what was kept.
     replaces: Key | None = None  # A record to drop first, because this one takes a key that it holds.
+    held: Key | None = None  # Named by the command; its record keeps the keys that it has, so nobody compares them.
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,3 +78,29 @@ def test_a_record_that_the_command_has_not_read_cannot_be_changed() -> None:
 def test_the_time_of_a_batch_is_not_before_what_its_lines_observed() -> None:
     line = JournalEvent("test", "x", "happened", "", "", T0, T0 + 5)
     assert run({}, Making(Change(answer=None, journal=(line,)))).operations.at == T0 + 5
+
+
+@pytest.mark.req("A-47")
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_put_that_keeps_its_keys_is_checked_before_any_of_its_change_is_made(version: int) -> None:
+    record = put("a").record
+    slots: Slots = dict.fromkeys(record.keys(), Slot(record, record.keys(), id=7, stored=1))
+    stale = Put(record=replace(record, version=version), held=A)  # type: ignore[type-var]
+    beside = Asked((A,), lambda _records: Change(answer="made", puts=(put("b"), stale)))
+    applied = run(slots, beside, Reading((A, B)))
+    assert isinstance(applied.answers[0], Failure)
+    assert applied.answers[1] == [record, None]
+    assert applied.operations.is_empty
+
+
+def test_a_put_keeps_the_keys_of_a_record_that_the_command_has_named_and_of_no_other() -> None:
+    record = put("a", "key").record
+    slots: Slots = dict.fromkeys(record.keys(), Slot(record, record.keys(), id=7, stored=1))
+    renewed = Put(record=replace(record, version=2), held=A)  # type: ignore[type-var]
+    for named in ((), (B,)):
+        (blind,) = run(slots, Asked(named, lambda _records: Change(answer="made", puts=(renewed,)))).answers
+        assert isinstance(blind, Failure)
+    (seen,) = run(slots, Asked((A,), lambda _records: Change(answer="seen", puts=(renewed,)))).answers
+    assert seen == "seen"
+    assert slots[A] is slots[by_flow_and_key("publish", "key")]
+    assert (slots[A].record, slots[A].keys) == (renewed.record, record.keys())

@@ -85,8 +85,8 @@ class Deciding(msgspec.Struct, frozen=True, gc=False):
         if not decision.changed or after is None:
             return Change(answer=decision)
         more, drops = _NOTHING
-        if self.follow:
-            more = tuple(put for follow in self.follow for put in follow(decision))
+        for follow in self.follow:
+            more += follow(decision)
         if self.also is not None and after.phase in SETTLED:
             also = self.also(records)
             more, drops = more + also.puts, also.drops
@@ -116,7 +116,8 @@ class Deciding(msgspec.Struct, frozen=True, gc=False):
             key, (ending, *begun) = by_logical_key(before.principal, before.client_correlation_id), steps
             put = Put(record=after, entry=entry, journal=tuple(begun), seals=seals, replaces=key)
             return Change(answer=decision, puts=(put, *more), drops=drops, journal=(ending,))
-        put = Put(record=after, entry=entry, journal=steps, seals=seals)
+        held = None if before is None else self.keys[0]  # What its keys are made of never changes.
+        put = Put(record=after, entry=entry, journal=steps, seals=seals, held=held)
         return Change(answer=decision, puts=(put, *more), drops=drops, statements=self.statements)
 
     def _counted(self, records: Records, before: Intent | None, after: Intent, *, opened: bool) -> _More | None:
@@ -129,11 +130,11 @@ class Deciding(msgspec.Struct, frozen=True, gc=False):
             # One that follows a redirect is as new as any other (T2 row 7): it has a server id of its own.
             is_new = before is None or before.server_correlation_id != after.server_correlation_id
             raised = admitted(usage, after, self.quota if is_new else None)
-            return None if raised is None else ((Put(record=raised),), ())
+            return None if raised is None else ((Put(record=raised, held=None if usage is None else key),), ())
         if usage is None:  # Somebody has deleted the count. That is no reason for an intent not to end.
             return _NOTHING
         less = released(usage, after)
-        return ((), usage.keys()) if less is None else ((Put(record=less),), ())
+        return ((), (key,)) if less is None else ((Put(record=less, held=key),), ())
 
 
 class Trying(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ batch sees it. What a command may not do is refused before anything of its chang
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace as copy_of
@@ -61,6 +61,7 @@ class View:
         return None if slot is None else slot.record
 
 
+_BAD_VERSION: Final = "a record's version begins with 1 and rises by one"
 _Note: TypeAlias = tuple[Slot, Slot, bool]
 """A slot, a copy of it from before a change that may have to be undone, and whether it was to be written then."""
 
@@ -79,14 +80,22 @@ class Overlay:
 
     def make(self, change: Change, named: Sequence[Key]) -> None:
         """Make all of its puts and drops or, if one of them is refused, none."""
-        puts = change.puts
-        if len(puts) == 1 and not change.drops and puts[0].replaces is None:
-            self._put(puts[0], named, None)  # It is checked before it is made: there is nothing to undo.
+        others = [put for put in change.puts if put.held is None]
+        if change.drops or len(others) > 1 or (others and others[0].replaces is not None):
+            self._make_or_undo(change, named)
             return
+        # Whatever is wrong is found before anything is made, so there is nothing to undo.
+        renewed = [(self._held(put, named), put) for put in change.puts if put.held is not None]
+        for put in others:
+            self._put(put, named, None)
+        for slot, put in renewed:
+            self._enter(slot, put)
+
+    def _make_or_undo(self, change: Change, named: Sequence[Key]) -> None:
         notes: list[_Note] = []
         line_count = len(self.lines)
         try:
-            for put in puts:
+            for put in change.puts:
                 if put.replaces is not None:
                     self._drop(put.replaces, named, notes)
                 self._put(put, named, notes)
@@ -97,6 +106,15 @@ class Overlay:
             del self.lines[line_count:]
             raise
 
+    def _held(self, put: Put, named: Sequence[Key]) -> Slot:
+        """Where a record goes that holds the keys of the one before it."""
+        slot = self.slots.get(put.held) if put.held in named else None  # type: ignore[arg-type]
+        if slot is None or put.record.version != slot.record.version + 1:
+            raise StoreError(f"{put.held}: {_BAD_VERSION}", code="bad_change")
+        if put.entry is not None and (self._check is not None or not put.journal):
+            self._check_entry(put, slot)
+        return slot
+
     def _put(self, put: Put, named: Sequence[Key], notes: list[_Note] | None) -> None:
         record = put.record
         keys = record.keys()
@@ -104,19 +122,25 @@ class Overlay:
         if slot is not None and keys[0] not in named:
             slot = _seen(slot, named, notes)
         if record.version != (1 if slot is None else slot.record.version + 1):
-            raise StoreError(f"{keys[0]}: a record's version begins with 1 and rises by one", code="bad_change")
+            raise StoreError(f"{keys[0]}: {_BAD_VERSION}", code="bad_change")
         if put.entry is not None and (self._check is not None or not put.journal):
             self._check_entry(put, slot)
         if slot is None or keys != slot.keys:
             slot = self._taking(keys, slot, record, notes)
         elif notes is not None:
             notes.append((slot, copy_of(slot), slot in self.changed))
-        slot.record = record
+        self._enter(slot, put)
+
+    def _enter(self, slot: Slot, put: Put) -> None:
+        """Nothing that is refused comes this far."""
+        slot.record = put.record
         if put.seals:
             slot.seals = {**slot.seals, **put.seals} if slot.seals else put.seals
-        if put.entry is not None:
-            slot.entry = put.entry
-            slot.entry_is_new = slot.entry_is_new or put.entry.version == 1
+        entry = put.entry
+        if entry is not None:
+            slot.entry = entry
+            if entry.version == 1:
+                slot.entry_is_new = True
         self.changed[slot] = None
         for event in put.journal:
             self.lines.append((slot, event))

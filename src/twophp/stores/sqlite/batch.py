@@ -30,6 +30,7 @@ from twophp.stores.sqlite.known import Head, Known
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
 from twophp.stores.sqlite.tables import (
+    HASHED_KEYS,
     INTENT_HASH,
     INTENT_PLACE,
     INTENTS,
@@ -88,6 +89,7 @@ class Batch:
         # What frees a unique key goes before what may take it.
         self._frees: defaultdict[str, list[Row]] = defaultdict(list)
         self._takes: defaultdict[str, list[Row]] = defaultdict(list)
+        self._hashes: dict[str, int] = {}  # Of the client ids in this batch.
         self._places: defaultdict[int, set[int]] = defaultdict(set)  # Taken, by the hash of the client's id.
         self._has_kept_settings = False
         self.changed = False
@@ -116,32 +118,53 @@ class Batch:
         self._known.has_settings |= self._has_kept_settings
 
     def _loaded(self, commands: Sequence[Command]) -> Snapshot:
-        self._known.ask_again(key for command in commands for key in command.keys)
+        known = self._known
+        if known.has_doubts:
+            known.ask_again(key for command in commands for key in command.keys)
+        refused: dict[Key, Failure] = {}
+        for by, wanted in self._unknown(commands).items():
+            table = TABLE_OF_KEY[by]
+            for row in self._execute(table.reads[by], (_encode(wanted).decode(),)):
+                self._load(table, row, refused)
+        return Snapshot(known.slots, refused)
+
+    def _unknown(self, commands: Sequence[Command]) -> dict[str, list[Any]]:
+        """What is to be looked for, by the kind of key."""
         slots, has = self._known.slots, self._known.has
         wanted: defaultdict[str, list[Any]] = defaultdict(list)
         for command in commands:
             for key in command.keys:
-                if not has(key):
-                    wanted[key.by].append(key.values if key.by in WHOLE_KEYS else key.values[0])
-        refused: dict[Key, Failure] = {}
-        for by, all_values in wanted.items():
-            table = TABLE_OF_KEY[by]
-            for row in self._execute(table.reads[by], (_encode(all_values).decode(),)):
-                record = table.record(row)
-                keys = record.keys()
-                slot = Slot(record, keys, row[0], record.version)
-                if table.line_column:
-                    slot.last_line = row[table.line_column]
-                if table is INTENTS:
-                    slot.place = row[INTENT_PLACE]
-                    self._places[row[INTENT_HASH]].add(slot.place)
-                if has(keys[0]):  # It may be known, and have been found beside what was wanted.
+                if key in slots or has(key):
                     continue
-                if table is INTENTS and (failure := self._differs_from_history(slot)) is not None:
-                    refused.update(dict.fromkeys(keys, failure))
-                    continue
-                slots.update(dict.fromkeys(keys, slot))
-        return Snapshot(slots, refused)
+                by, values = key.by, key.values
+                if by in HASHED_KEYS:
+                    wanted[by].append(self._hashed(values[0]))
+                else:
+                    wanted[by].append(values if by in WHOLE_KEYS else values[0])
+        return wanted
+
+    def _load(self, table: Table, row: Row, refused: dict[Key, Failure]) -> None:
+        record = table.record(row)
+        keys = record.keys()
+        slot = Slot(record, keys, row[0], record.version)
+        if table.line_column:
+            slot.last_line = row[table.line_column]
+        if table is INTENTS:
+            slot.place = row[INTENT_PLACE]
+            self._places[row[INTENT_HASH]].add(slot.place)
+        if self._known.has(keys[0]):  # It may be known, and have been found beside what was wanted.
+            return
+        if table is INTENTS and (failure := self._differs_from_history(slot)) is not None:
+            refused.update(dict.fromkeys(keys, failure))
+            return
+        self._known.slots.update(dict.fromkeys(keys, slot))
+
+    def _hashed(self, client_correlation_id: str) -> int:
+        """Its hash, which is wanted once more if it turns out to be new."""
+        hashed = self._hashes.get(client_correlation_id)
+        if hashed is None:
+            hashed = self._hashes[client_correlation_id] = hashes.client_hash(client_correlation_id)
+        return hashed
 
     def _differs_from_history(self, slot: Slot) -> Failure | None:
         """Whether an open intent was set back by hand: executed, or settled, once more it would happen twice.
@@ -269,11 +292,7 @@ class Batch:
             row = (*INTENTS.changes(intent), version, slot.last_line, *parts, slot.id, slot.stored)
             self._frees[_RENEW_INTENT if entry is None else _UPDATE_INTENT].append(row)
             return
-        version, number, place = (
-            0 if entry is None else entry.version,
-            hashes.client_hash(intent.client_correlation_id),
-            None,
-        )
+        version, number, place = 0 if entry is None else entry.version, self._hashed(intent.client_correlation_id), None
         if slot.is_dropped:
             intent, payload, response = replace(intent, owner=None, lease_until=None, due_at=None), None, None
         else:

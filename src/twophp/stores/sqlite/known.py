@@ -117,6 +117,11 @@ class Known:
             if state == [intent.server_correlation_id, intent.version, intent.phase, intent.fence]:
                 self.slots.update(dict.fromkeys(slot.keys, slot))
 
+    @property
+    def has_doubts(self) -> bool:
+        """Whether another handle has written, and what it may have changed was not asked about since."""
+        return bool(self._doubted)
+
     def _doubt(self) -> None:
         """Another handle has written. Bounded as ``slots`` is: what does not fit is read anew."""
         if len(self._doubted) > GENERATION:

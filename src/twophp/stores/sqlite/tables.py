@@ -197,5 +197,7 @@ TABLE_OF_RECORD: Final[dict[type, Table]] = {
     **REGISTRAR_TABLES,
 }
 TABLE_OF_KEY: Final[dict[str, Table]] = {by: table for table in TABLE_OF_RECORD.values() for by in table.reads}
+HASHED_KEYS: Final = frozenset({BY_PAIR, BY_LOGICAL_KEY})
+"""The keys that are looked for by the hash of their first value: see ``hashes``."""
 # The keys that are looked for by all their values; for the others the first is enough.
 WHOLE_KEYS: Final = {by for table in TABLE_OF_KEY.values() for by, read in table.reads.items() if "->>" in read}
