@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.core.profile import STEADY
 from twophp.core.errors import ConfigError
 from twophp.core.policy import Policy
+from twophp.engine import endpoints
 from twophp.engine.endpoints import Endpoints
 
 STANDARD = Policy.standard()
@@ -224,3 +225,14 @@ def test_a_path_of_many_slashes_costs_no_more_than_the_keys() -> None:
     """Bounded by the table: a path with a million segments is split only where a template has as many."""
     endpoints = Endpoints({"/a/{b}": STANDARD, "/r/*": STANDARD})
     assert endpoints.match("POST", "/" * 1_000_000) is None
+
+
+@pytest.mark.req("A-16")
+def test_what_is_remembered_of_paths_is_bounded_and_changes_nothing() -> None:
+    known = Endpoints(dict.fromkeys(KEYS, STANDARD))
+    paths = [("PUT", f"/orders/{number}") for number in range(3 * endpoints.MOST_KNOWN)]
+    paths += [("POST", "/" + "x" * endpoints.LONGEST_KNOWN)]
+    first, again = [[known.match(*path) for path in paths] for _round in range(2)]
+    assert first == again == [known._find(*path) for path in paths]
+    assert len(known._known) <= endpoints.MOST_KNOWN
+    assert max(len(path) for _method, path in known._known) <= endpoints.LONGEST_KNOWN

@@ -45,6 +45,8 @@ _KEY: Final = re.compile(r"(?:([A-Z][A-Z0-9!#$%&'*+.^_`|~-]*) )?(\*|/[!-~]*)")
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._~!$&'()+,;=:@%-]+")
 _NAME: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 _SLASHES: Final = re.compile(r"/+")
+MOST_KNOWN: Final = 1_024  # Paths whose endpoint is remembered. With the next bound: nobody fills our memory with paths.
+LONGEST_KNOWN: Final = 256
 NEVER_REGISTERED: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # A-15
 
 
@@ -60,6 +62,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return self.path == path or ("{" in self.path and self.path.endswith(suffix))
 
 
+_UNKNOWN: Final = Endpoint("", Policy.standard())
 _ByMethod: TypeAlias = dict[str, Endpoint]
 _Segments: TypeAlias = tuple[str, ...]
 
@@ -73,6 +76,7 @@ class Endpoints:
         self._prefixes: dict[str, _ByMethod] = {}
         self._star: _ByMethod = {}
         self._all: list[Endpoint] = []
+        self._known: dict[tuple[str, str], Endpoint | None] = {}  # What was found last, by method and path.
         for key, policy in _as_mapping(policies).items():
             self._enrol(key, policy)
         self._by_count = _by_count(self._templates)
@@ -84,6 +88,23 @@ class Endpoints:
 
     def match(self, method: str, path: str) -> Endpoint | None:
         """The endpoint for a path as the router sees it, decoded and without its query; None if it is not enrolled.
+
+        A path that was asked for lately costs one look-up: a handshake asks four times.
+        """
+        found = self._known.get((method, path), _UNKNOWN)
+        return self._found(method, path) if found is _UNKNOWN else found
+
+    def _found(self, method: str, path: str) -> Endpoint | None:
+        """Find it and, if there is room, remember it."""
+        found = self._find(method, path)
+        if len(method) + len(path) <= LONGEST_KNOWN:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[method, path] = found
+        return found
+
+    def _find(self, method: str, path: str) -> Endpoint | None:
+        """Find it by the rules.
 
         Exact keys cost one look-up. Templates cost at most one comparison for each with as many segments, prefixes one
         look-up for each length in use; neither depends on what the request brings.
