@@ -19,6 +19,7 @@ from twophp.asgi.messages import (
     Disconnected,
     Receive,
     Scope,
+    body_at_hand,
     head_of,
     raw_path,
     read_body,
@@ -30,11 +31,11 @@ from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.prevalidation import prevalidated
 from twophp.asgi.redirects import follows
 from twophp.asgi.replay import surroundings
-from twophp.asgi.runs import NotRegistered, Runs
+from twophp.asgi.runs import NOT_SETTLED, NotRegistered, Runs
 from twophp.asgi.server import Server
 from twophp.asgi.settings import LateConfirmGuard
 from twophp.asgi.shapes import SEVERAL, Shape, Shapes
-from twophp.core.errors import Refused, TwoPHPError, Unauthenticated, WireError
+from twophp.core.errors import Refused, StoreError, TwoPHPError, Unauthenticated, WireError
 from twophp.core.identity import callback_digest, intent_replay_key, payload_digest, principal_digest
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode
 from twophp.core.intent_commands import Confirm, Register
@@ -78,7 +79,7 @@ class Arrived(msgspec.Struct):
 class Handshake:
     """Answers requests for one server. Holds nothing between them: what must survive is in the store."""
 
-    def __init__(self, server: Server, shapes: Shapes) -> None:
+    def __init__(self, server: Server, shapes: Shapes, conditions: Conditions) -> None:
         settings = server.settings
         self._runs = Runs(server, shapes)
         self._server = server
@@ -93,66 +94,61 @@ class Handshake:
         self._is_confirm = (settings.confirm_suffix, f"{settings.confirm_suffix}/")
         self._has_proxies = bool(settings.proxies.networks or settings.proxies.unix)
         self._fewer_digits = len(str(settings.max_body_bytes))  # A shorter number is a smaller one.
+        suffix, methods, strict = settings.confirm_suffix, settings.methods, settings.strict_uuid
+        self._parse: Callable[..., Request] = partial(parse, suffix=suffix, methods=methods, strict_uuid=strict)
+        self._parse_ordinary = partial(parse_ordinary, suffix=suffix, methods=methods, strict_uuid=strict)
         self._said_that_tls_is_missing = False
-        self._conditions = Conditions(log)
+        self._conditions = conditions
         self._times = server.observer.times
         self._seconds = asyncio.get_running_loop().time
 
-    async def answer(self, scope: Scope, receive: Receive, shape: Shape) -> Answer | None:
+    async def answered(self, scope: Scope, receive: Receive, shape: Shape) -> Answer | None:
         """What answers it, or None if the request is the application's alone. Checks stand in the order of T1."""
-        settings, method = self._settings, scope["method"]
-        if self._executions.around is None:  # No lifespan came by, as inside a mount: a live request has to tell.
-            self._executions.around = surroundings(scope)
-        seen: str = seen_path(scope) if scope.get("root_path") else scope["path"]
-        endpoint = settings.endpoints.match(method, seen)
-        if method in _READS:
-            if not asks_for_status(scope["headers"]):
-                return None  # A-15
-        elif (endpoint is None or method not in settings.methods) and not self._is_ours(method, seen, endpoint):
-            return None  # A-15, A-07
-        arrived = Arrived(scope, method, raw_path(scope), shape, self._now())
-        if not settings.allow_insecure and (self._has_proxies or scope.get("scheme") != "https"):
-            self._refuse_without_tls(arrived)  # T1 row 1
-        principal = self._everybody
-        if principal is None:
-            asking = authenticate(settings.identify, self._head(arrived))  # T1 row 2
-            principal = asking if isinstance(asking, str) else await asking
-        path = route_path(scope, arrived.path) if scope.get("root_path") else arrived.path
-        asked = self._parsed(arrived, path)  # T1 row 3
-        kind = type(asked)
-        if kind is PhaseOne:
+        requests = self._server.requests
+        requests.count += 1
+        try:
+            settings, method = self._settings, scope["method"]
+            if self._executions.around is None:  # No lifespan came by, as inside a mount: a live request has to tell.
+                self._executions.around = surroundings(scope)
+            root = scope.get("root_path")
+            seen: str = seen_path(scope) if root else scope["path"]
+            endpoint = settings.endpoints.match(method, seen)
+            if (endpoint is None or method not in settings.methods) and not self._is_ours(scope, seen, endpoint):
+                return None
+            arrived = Arrived(scope, method, raw_path(scope), shape, self._now())
+            if not settings.allow_insecure and (self._has_proxies or scope.get("scheme") != "https"):
+                self._refuse_without_tls(arrived)  # T1 row 1
+            principal = self._everybody
+            if principal is None:
+                asking = authenticate(settings.identify, self._head(arrived))  # T1 row 2
+                principal = asking if isinstance(asking, str) else await asking
+            path = route_path(scope, arrived.path) if root else arrived.path
+            asked = self._asked(arrived, path)  # T1 row 3
+            kind = type(asked)
+            if kind is PhaseTwo:
+                return await self._phase_two(asked, arrived, principal, receive)
+            if kind is not PhaseOne:
+                return await self._status_read(asked, path, principal, scope) if kind is StatusRead else None
             if method == "POST" and seen.endswith(self._is_confirm) and self._only_confirms(seen, endpoint):
                 missing = fields.SERVER_CORRELATION_ID.name  # A-02
                 raise WireError("a confirm without a server id", code="missing_field", field=missing)
             return None if endpoint is None else await self._phase_one(asked, arrived, principal, receive, endpoint)
-        if kind is PhaseTwo:
-            return await self._phase_two(asked, arrived, principal, receive)
-        return await self._status_read(asked, path, principal, scope) if kind is StatusRead else None
+        except TwoPHPError as error:
+            return failed(error, scope, self._conditions)
+        finally:
+            requests.count -= 1
+            if requests.none_left is not None:
+                requests.left()
 
-    def _parsed(self, arrived: Arrived, path: str) -> Any:
+    def _asked(self, arrived: Arrived, path: str) -> Any:
         """What it asks for. The ordinary request is read by the places of its fields, any other by all the rules."""
-        settings, shape, headers = self._settings, arrived.shape, arrived.scope["headers"]
-        asked: Request | None = None
+        shape, headers = arrived.shape, arrived.scope["headers"]
         if shape.asks and headers[shape.enabled][1] == TRUE:
-            asked = parse_ordinary(
-                arrived.method,
-                path,
-                headers[shape.client_id][1],
-                headers[shape.server_id][1] if shape.asks == "confirm" else None,
-                suffix=settings.confirm_suffix,
-                methods=settings.methods,
-                strict_uuid=settings.strict_uuid,
-            )
-        if asked is not None:
-            return asked
-        return parse(
-            arrived.method,
-            path,
-            headers,
-            suffix=settings.confirm_suffix,
-            methods=settings.methods,
-            strict_uuid=settings.strict_uuid,
-        )
+            server_id = headers[shape.server_id][1] if shape.asks == "confirm" else None
+            asked = self._parse_ordinary(arrived.method, path, headers[shape.client_id][1], server_id)
+            if asked is not None:
+                return asked
+        return self._parse(arrived.method, path, headers)
 
     def _head(self, arrived: Arrived) -> Head:
         """What ``identify``, the guards and the hooks see of it."""
@@ -205,8 +201,14 @@ class Handshake:
         except Unauthenticated:
             return principal_digest("unidentified", "", "plain")
 
-    def _is_ours(self, method: str, path: str, endpoint: Endpoint | None) -> bool:
-        """Whether it may register or confirm what is enrolled. A confirm is a POST, whatever it confirms (A-01)."""
+    def _is_ours(self, scope: Scope, path: str, endpoint: Endpoint | None) -> bool:
+        """Whether it may read, register or confirm what is enrolled (A-07, A-15).
+
+        A confirm is a POST, whatever it confirms (A-01).
+        """
+        method = scope["method"]
+        if method in _READS:
+            return asks_for_status(scope["headers"])
         if method not in self._settings.methods:
             return method == "POST" and self._is_confirm_path(path)
         return endpoint is not None or self._is_confirm_path(path)
@@ -231,7 +233,9 @@ class Handshake:
         at = arrived.shape.content_length
         if at == SEVERAL or (at >= 0 and len(scope["headers"][at][1]) >= self._fewer_digits):
             refuse_large(scope["headers"], settings.max_body_bytes)
-        body = await read_body(receive, settings.max_body_bytes, settings.body_timeout_s)
+        body = body_at_hand(receive, settings.max_body_bytes, settings.body_timeout_s)
+        if not isinstance(body, bytes):
+            body = await body
         refusal: TwoPHPError | None = None
         if settings.prevalidate is not None:
             try:
@@ -391,7 +395,9 @@ class Handshake:
         began = self._seconds() if self._times else 0.0
         if at == SEVERAL or (at >= 0 and len(scope["headers"][at][1]) >= _CONFIRM_DIGITS):
             refuse_large(scope["headers"], CONFIRM_BODY_LIMIT)
-        await read_body(receive, CONFIRM_BODY_LIMIT, self._settings.body_timeout_s)
+        body = body_at_hand(receive, CONFIRM_BODY_LIMIT, self._settings.body_timeout_s)
+        if not isinstance(body, bytes):
+            await body
         recalled = self._executions.recall(asked.server_correlation_id)
         if recalled is not None and self._may_be_repeated(recalled.intent, asked, arrived.at, principal):
             server.observer.replayed(recalled.intent)
@@ -458,6 +464,17 @@ class Handshake:
             raise Refused("another identity's intent", code=OTHER_IDENTITY)
         settled = await self._executions.settled(intent) if answers.has_outcome(intent) else None
         return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
+
+
+def failed(error: TwoPHPError, scope: Scope, conditions: Conditions) -> Answer:
+    """What a request is told that could not be served, and what the log is told."""
+    answer = answers.of_error(error)
+    if answer.status >= answers.INTERNAL_ERROR:
+        if isinstance(error, StoreError):
+            conditions.known(logging.WARNING, "a two-phase request was refused", error=error)
+        elif error.code != NOT_SETTLED:  # Whoever settles has said so.
+            log.error("a two-phase request failed", exc_info=error)
+    return answers.closing(answer, scope) if error.code == "body_too_slow" else answer
 
 
 def _is_refused(found: Answer | Decision) -> bool:

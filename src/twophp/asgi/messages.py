@@ -103,31 +103,39 @@ def refuse_large(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
             raise _too_large()
 
 
-async def read_body(receive: Receive, limit: int, within_s: float) -> bytes:
-    """The whole body, or WireError as soon as it is known to be too large or too slow (A-16).
+def body_at_hand(receive: Receive, limit: int, within_s: float) -> bytes | Awaitable[bytes]:
+    """The whole body, or what brings it: WireError as soon as it is known to be too large or too slow (A-16).
 
-    Most bodies are there with the first message. The first step of ``receive`` is therefore taken by hand: a timer is
-    set only for a body that has to be waited for.
+    Most bodies are there with the first message. The first step of ``receive`` is therefore taken by hand: nothing is
+    awaited, and no timer is set, but for a body that has to be waited for.
     """
     waiting = receive()
-    pending: object = None
-    if type(waiting) is CoroutineType:
-        try:
-            pending = waiting.send(None)
-        except StopIteration as here:
-            message: Message = here.value
-            if message["type"] == "http.request" and not message.get("more_body", False):
-                body: bytes = message.get("body", b"")
-                if len(body) > limit:
-                    raise _too_large() from None
-                return body
-            waiting = _said(message)
-            pending = None
-        else:
-            waiting = _gone_on_with(waiting, pending)
+    if type(waiting) is not CoroutineType:
+        return _waited_for(waiting, receive, limit, within_s)
+    try:
+        pending = waiting.send(None)
+    except StopIteration as here:
+        message: Message = here.value
+    else:
+        return _waited_for(_gone_on_with(waiting, pending), receive, limit, within_s)
+    if message["type"] != "http.request" or message.get("more_body"):
+        return _waited_for(_said(message), receive, limit, within_s)
+    body = message.get("body", b"")
+    if len(body) > limit:
+        raise _too_large()
+    return bytes(body)  # The very same, unless a server has put something else there.
+
+
+async def read_body(receive: Receive, limit: int, within_s: float) -> bytes:
+    """The same, for whoever waits for it anyway."""
+    body = body_at_hand(receive, limit, within_s)
+    return body if isinstance(body, bytes) else await body
+
+
+async def _waited_for(first: Awaitable[Message], receive: Receive, limit: int, within_s: float) -> bytes:
     try:
         async with asyncio.timeout(within_s):
-            return await _received(waiting, receive, limit)
+            return await _received(first, receive, limit)
     except TimeoutError:
         raise WireError("the body arrives too slowly", code="body_too_slow") from None
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 
-from twophp.asgi.answers import INTERNAL_ERROR, STATUS_PATH, closing, of_error, refused
-from twophp.asgi.handshake import Handshake
+from twophp.asgi.answers import STATUS_PATH, of_error, refused
+from twophp.asgi.handshake import Handshake, failed
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import Management
 from twophp.asgi.messages import (
@@ -36,7 +36,7 @@ from twophp.asgi.observers import Observers, WantsMetrics
 from twophp.asgi.polling import READS, Polls, saying_committed, status_of
 from twophp.asgi.readiness import READY_PATH, TRY_INTERVAL_S, Readiness
 from twophp.asgi.replay import Unanswered
-from twophp.asgi.runs import NOT_SETTLED, NotRegistered
+from twophp.asgi.runs import NotRegistered
 from twophp.asgi.server import Server
 from twophp.asgi.settings import (
     Options,
@@ -47,7 +47,7 @@ from twophp.asgi.settings import (
     store_url,
 )
 from twophp.asgi.shapes import Shape, Shapes, name_of
-from twophp.core.errors import ConfigError, StoreError, StoreUnavailable, TwoPHPError, WireError
+from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
 from twophp.core.intent import Mode
 from twophp.core.settings import knows_its_settings, several
 from twophp.engine.conditions import Conditions
@@ -212,28 +212,34 @@ class TwoPhaseMiddleware:
         headers, method = scope["headers"], scope["method"]
         shape = self._shapes.get(tuple(map(name_of, headers))) or self._learn(headers)
         if shape.is_plain and _OWN_PATHS not in scope["path"]:
-            if method in READS:
-                if self._polls.is_needed and self._polls.may_be_one(scope):
-                    await self._polled(scope, receive, send)
-                    return
-            elif (
-                self._judges_plain
-                and method in self._settings.methods
-                and await self._served_plain(scope, receive, send, shape)
-            ):
-                return
-            await self.app(scope, receive, send)
+            looks_closer = self._polls.is_needed if method in READS else self._judges_plain
+            if not looks_closer or not await self._served(scope, receive, send, shape):
+                await self.app(scope, receive, send)
             return
-        is_ordinary = shape.asks and headers[shape.enabled][1] == TRUE and method not in READS
-        serve = self._two_phase if is_ordinary else self._served
-        if not await serve(scope, receive, send, shape):
+        is_ordinary = shape.asks and headers[shape.enabled][1] == TRUE
+        asks = is_ordinary or (not shape.is_plain and opted_in(headers))
+        if not asks or (method in READS and not asks_for_status(headers)):
+            if not await self._served(scope, receive, send, shape):
+                await self.app(scope, receive, send)
+            return
+        given: Given | None = scope.pop(GIVEN, None)
+        try:
+            answer = await self.answered(scope, receive, shape) if given is None else given()
+        except (Disconnected, Unanswered):
+            return
+        if answer is None:
             await self.app(scope, receive, send)
+        elif answer.run is None:
+            await send_answer(send, answer, is_head=method == "HEAD")
+        else:
+            await _say(answer, send)
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, shape: Shape) -> bool:
-        """Whether a request that has a name or a path like ours was answered here; else it is the application's."""
-        headers, method = scope["headers"], scope["method"]
-        if not shape.is_plain and opted_in(headers) and (method not in READS or asks_for_status(headers)):
-            return await self._two_phase(scope, receive, send, shape)
+        """Whether a request with a name or a path like ours, and no opt-in, was answered here.
+
+        Else it is the application's.
+        """
+        method = scope["method"]
         if method in READS:
             if self._polls.may_be_one(scope):
                 await self._polled(scope, receive, send)
@@ -318,7 +324,7 @@ class TwoPhaseMiddleware:
                     self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told
                 )
                 server.executions.around = self._around
-                self._handshake = Handshake(server, self._seen)
+                self._handshake = Handshake(server, self._seen, self._conditions)
             watched.watch(store.load)
             self._server = server
         return self._server
@@ -346,48 +352,24 @@ class TwoPhaseMiddleware:
         if self._has_stopped:
             raise StoreUnavailable("the service is shutting down and takes no new work")
 
-    async def _two_phase(self, scope: Scope, receive: Receive, send: Send, shape: Shape) -> bool:
-        given: Given | None = scope.pop(GIVEN, None)
-        try:
-            answer = await self.answered(scope, receive, shape) if given is None else given()
-        except (Disconnected, Unanswered):
-            return True
-        if answer is None:
-            return False
-        if answer.run is None:
-            await send_answer(send, answer, is_head=scope["method"] == "HEAD")
-        else:
-            await _say(answer, send)
-        return True
-
-    async def answered(self, scope: Scope, receive: Receive, shape: Shape | None = None) -> Answer | None:
+    def answered(self, scope: Scope, receive: Receive, shape: Shape | None = None) -> Awaitable[Answer | None]:
         """What answers a request that opted in, for an edge that sends it itself; None: it is the application's.
 
         Raises Disconnected and Unanswered where there is nothing to send, and what the service's own code raises.
         """
+        shape = shape or self._seen.of(scope["headers"])
+        handshake = self._handshake
+        if handshake is None or not _runs_asyncio():
+            return self._answered_once_open(scope, receive, shape)
+        return handshake.answered(scope, receive, shape)
+
+    async def _answered_once_open(self, scope: Scope, receive: Receive, shape: Shape) -> Answer | None:
         try:
-            try:
-                asyncio.get_running_loop()  # See ``_check_loop``: written out, since every request comes by.
-            except RuntimeError:
-                _check_loop()
-            handshake, server = self._handshake, self._server
-            if handshake is None or server is None:
-                server = await self._running()
-                handshake = self._handshake
-                assert handshake is not None
-            under_way = server.requests
-            under_way.count += 1
-            try:
-                return await handshake.answer(scope, receive, shape or self._seen.of(scope["headers"]))
-            finally:
-                under_way.count -= 1
-                if under_way.none_left is not None:
-                    under_way.left()
+            await self._running()
         except TwoPHPError as error:
-            answer = of_error(error)
-            if answer.status >= INTERNAL_ERROR:
-                self._log_failure(error)
-            return closing(answer, scope) if error.code == "body_too_slow" else answer
+            return failed(error, scope, self._conditions)
+        assert self._handshake is not None
+        return await self._handshake.answered(scope, receive, shape)
 
     def recalls(self, server_correlation_id: str) -> bool:
         """Whether a confirm of this intent is a repeat whose answer is at hand: nothing is run for it."""
@@ -407,12 +389,6 @@ class TwoPhaseMiddleware:
             await send_answer(send, found, is_head=scope["method"] == "HEAD")
             return
         await self.app(scope, receive, send if found is None else saying_committed(send, found))
-
-    def _log_failure(self, error: TwoPHPError) -> None:
-        if isinstance(error, StoreError):
-            self._conditions.known(logging.WARNING, "a two-phase request was refused", error=error)
-        elif error.code != NOT_SETTLED:  # Whoever settles has said so.
-            log.error("a two-phase request failed", exc_info=error)
 
     async def _manage(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
         """A pull by the central ledger: rows for whoever holds the management credential (draft §13.5)."""

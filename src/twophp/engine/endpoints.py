@@ -45,7 +45,7 @@ _KEY: Final = re.compile(r"(?:([A-Z][A-Z0-9!#$%&'*+.^_`|~-]*) )?(\*|/[!-~]*)")
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._~!$&'()+,;=:@%-]+")
 _NAME: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 _SLASHES: Final = re.compile(r"/+")
-MOST_KNOWN: Final = 1_024  # Paths whose endpoint is remembered. With the next bound: nobody fills our memory with paths.
+MOST_KNOWN: Final = 1_024  # Paths whose endpoint is remembered. With the next bound: nobody fills memory with them.
 LONGEST_KNOWN: Final = 256
 NEVER_REGISTERED: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # A-15
 
