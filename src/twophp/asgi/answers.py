@@ -18,7 +18,7 @@ from twophp.core.outcome import has_succeeded
 from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
 from twophp.engine.conditions import ids_of, named
-from twophp.engine.exchange import OF_THE_MOMENT, StoredResponse
+from twophp.engine.exchange import OF_THE_MOMENT, RawHeaders, StoredResponse, lowered
 from twophp.engine.running import NameResource, Settled, Work
 from twophp.wire import emit, fields, grammar
 from twophp.wire.problem import PROBLEMS, Problem, problem
@@ -34,6 +34,8 @@ _RESOURCE_ID: Final = fields.RESOURCE_ID.key
 _WAITING, _AUTO_CONFIRM, _TRANSPARENT = Phase.WAITING_CONFIRM, Mode.AUTO_CONFIRM, Mode.TRANSPARENT
 STATUS_PATH: Final = "/_2php/intents/"
 _CACHING: Final = frozenset({b"cache-control", b"expires", b"pragma", b"age"})
+_LOOKED_AT: Final = OF_THE_MOMENT | _CACHING | fields.BY_KEY.keys()  # Any other field is told as it is.
+_NAMING: Final = frozenset({b"location", _RESOURCE_ID})
 _MESSAGES: Final = frozenset((fields.MESSAGE.key, kind.title.encode()) for kind in PROBLEMS.values())
 
 ResourceId: TypeAlias = Callable[[StoredResponse], str | None]
@@ -116,8 +118,23 @@ def _settled(
 ) -> Answer:
     """The application's own fields, then ours: those are written by us alone, and so is the message of a failure."""
     intent, response = settled.intent, settled.response
-    headers, caches, framed = [], False, False
-    for pair in response.headers:
+    headers, names, caches = response.headers, lowered(response.headers), False
+    if not _LOOKED_AT.isdisjoint(names):
+        headers, caches = _sifted(headers, keeps_caching=keeps_caching)
+    own = emit.final_answer(
+        phase=intent.phase,
+        resource_id=intent.resource_id,
+        server_correlation_id=server_correlation_id,
+        app_sets_caching=caches,
+    )
+    framed = b"content-length" in names
+    return Answer(status, (*headers, *own), response.body, framed)  # No list: it is kept for every replay.
+
+
+def _sifted(headers: RawHeaders, *, keeps_caching: bool) -> tuple[RawHeaders, bool]:
+    """Those that are the application's to say, and whether it says how its answer may be cached."""
+    left, caches = [], False
+    for pair in headers:
         key = pair[0].lower()
         if key in OF_THE_MOMENT or (key in fields.BY_KEY and pair not in _MESSAGES):  # A-34: the message was stored.
             continue
@@ -125,15 +142,8 @@ def _settled(
             if not keeps_caching:
                 continue
             caches = caches or key == b"cache-control"
-        framed = framed or key == b"content-length"
-        headers.append(pair)
-    headers += emit.final_answer(
-        phase=intent.phase,
-        resource_id=intent.resource_id,
-        server_correlation_id=server_correlation_id,
-        app_sets_caching=caches,
-    )
-    return Answer(status, tuple(headers), response.body, framed)  # No list: it is kept for every replay.
+        left.append(pair)
+    return tuple(left), caches
 
 
 def wire_status(status: int, *, passthrough: bool = False) -> int:
@@ -195,12 +205,8 @@ def name_resource(extract: ResourceId, work: Work, response: StoredResponse) -> 
     What the handler named, the answer's own Resource-ID, its Location, what ``extract`` finds, and the path.
     """
     named = location = None
-    for name, value in response.headers:
-        key = name.lower()
-        if key == b"location":
-            location = location or value.decode("latin-1").strip()
-        elif key == _RESOURCE_ID:
-            named = named or value.decode("latin-1").strip()
+    if not _NAMING.isdisjoint(lowered(response.headers)):
+        named, location = _named_by(response)
     said = work.running.resource_id
     if said is not None and (found := _fitting(said)):
         return found
@@ -213,6 +219,18 @@ def name_resource(extract: ResourceId, work: Work, response: StoredResponse) -> 
     if work.request.method != "POST" and (found := _fitting(_last_segment(work.request.raw_path.decode("latin-1")))):
         return found
     return work.intent.server_correlation_id
+
+
+def _named_by(response: StoredResponse) -> tuple[str | None, str | None]:
+    """The Resource-ID of an answer and its Location, the first of each that says something."""
+    named = location = None
+    for name, value in response.headers:
+        key = name.lower()
+        if key == b"location":
+            location = location or value.decode("latin-1").strip()
+        elif key == _RESOURCE_ID:
+            named = named or value.decode("latin-1").strip()
+    return named, location
 
 
 def _fitting(found: object) -> str | None:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from twophp.asgi import answers
+from twophp.asgi.failures import failed
 from twophp.asgi.messages import (
     Answer,
     Disconnected,
@@ -31,7 +32,7 @@ from twophp.asgi.outgoing import acknowledgement
 from twophp.asgi.prevalidation import prevalidated
 from twophp.asgi.redirects import follows
 from twophp.asgi.replay import surroundings
-from twophp.asgi.runs import NOT_SETTLED, NotRegistered, Runs
+from twophp.asgi.runs import NotRegistered, Runs, not_settled
 from twophp.asgi.server import Server
 from twophp.asgi.settings import LateConfirmGuard
 from twophp.asgi.shapes import SEVERAL, Shape, Shapes
@@ -50,6 +51,7 @@ from twophp.engine.exchange import StoredRequest, encode
 from twophp.engine.identify import ANONYMOUS, anonymous, authenticate, principal_of
 from twophp.engine.outbox import Owing
 from twophp.engine.requests import Head, Headers, effective_scheme
+from twophp.engine.running import Settled
 from twophp.wire import fields
 from twophp.wire.grammar import TRUE
 from twophp.wire.parse import PhaseOne, PhaseTwo, Request, StatusRead, asks_for_status, parse, parse_ordinary
@@ -413,12 +415,19 @@ class Handshake:
             guard_passed=self._unguarded if guard is None else await self._guard_passes(guard, asked, arrived),
             provisional_resource_id=server.mint(),
         )
-        found = await self._runs.cross(command, scope)
-        answer = found if isinstance(found, Answer) else await self._not_run(found, scope)
-        if self._times:
-            intent = found.intent if isinstance(found, Decision) else answer.run.intent if answer.run else None
-            if intent is not None and not _is_refused(found):
-                server.observer.answered(2, intent, self._seconds() - began)
+        crossing = self._runs.cross(command, scope)
+        try:
+            told = await crossing.told
+        except StoreError as error:
+            if crossing.execution is None:
+                raise
+            raise not_settled() from error
+        if isinstance(told, Decision):
+            answer = await self._not_run(told, scope)
+        else:
+            answer = self._runs.final(told, crossing.execution)
+        if self._times and told.intent is not None and not _is_refused(told):
+            server.observer.answered(2, told.intent, self._seconds() - began)
         return answer
 
     async def _not_run(self, decision: Decision, scope: Scope) -> Answer:
@@ -466,19 +475,8 @@ class Handshake:
         return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
 
 
-def failed(error: TwoPHPError, scope: Scope, conditions: Conditions) -> Answer:
-    """What a request is told that could not be served, and what the log is told."""
-    answer = answers.of_error(error)
-    if answer.status >= answers.INTERNAL_ERROR:
-        if isinstance(error, StoreError):
-            conditions.known(logging.WARNING, "a two-phase request was refused", error=error)
-        elif error.code != NOT_SETTLED:  # Whoever settles has said so.
-            log.error("a two-phase request failed", exc_info=error)
-    return answers.closing(answer, scope) if error.code == "body_too_slow" else answer
-
-
-def _is_refused(found: Answer | Decision) -> bool:
-    return isinstance(found, Decision) and found.code is not None
+def _is_refused(told: Settled | Decision) -> bool:
+    return isinstance(told, Decision) and told.code is not None
 
 
 def _refused(decision: Decision) -> Answer:

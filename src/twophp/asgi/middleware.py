@@ -17,7 +17,8 @@ from functools import wraps
 from typing import Any, Final, ParamSpec, TypeAlias, Unpack
 
 from twophp.asgi.answers import STATUS_PATH, of_error, refused
-from twophp.asgi.handshake import Handshake, failed
+from twophp.asgi.failures import failed
+from twophp.asgi.handshake import Handshake
 from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import Management
 from twophp.asgi.messages import (

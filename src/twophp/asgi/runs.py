@@ -8,8 +8,6 @@ from collections.abc import Awaitable
 from contextvars import Context, copy_context
 from typing import Final
 
-from msgspec.structs import replace
-
 from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Scope
 from twophp.asgi.replay import Replay, live_scope, replayed_scope
@@ -43,6 +41,7 @@ class Runs:
         self._settings = server.settings
         self._executions = server.executions
         self._shapes = shapes
+        self._passes_through = server.settings.success_status == "passthrough"
         self._conditions = Conditions(log)
         self.crossed, self.observed = server.executions.crossed, server.intents.observed
 
@@ -58,30 +57,17 @@ class Runs:
 
         return self._executions.begin(intent, handler, context)
 
-    async def cross(self, command: Confirm, scope: Scope) -> Answer | Decision:
-        """Confirm, run and settle; the answer, or the decision where there is nothing to run or nobody to wait for it.
-
-        The flush that makes the confirm durable starts the handler, and the one that settles tells this request. What
-        was confirmed runs, whether or not somebody still waits here (A-107).
-        """
-        crossing = _Crossing(self, command, scope)
+    def cross(self, command: Confirm, scope: Scope) -> Crossing:
+        """Confirm; what was confirmed runs, whether or not somebody still waits for it (A-107)."""
+        crossing = Crossing(self, command, scope)
         self._executions.crossing += 1
         try:
             self._server.intents.confirm_then(command, self._server.policy_of, crossing)
         except Exception as error:  # noqa: BLE001 - Refused at once: told as if the flush had.
             crossing(None, error)
-        try:
-            found: Settled | Decision = await crossing.told
-        except StoreError as error:
-            if crossing.execution is None:
-                raise
-            raise _not_settled() from error
-        if crossing.execution is None or isinstance(found, Decision):
-            assert isinstance(found, Decision)
-            return found
-        return replace(self.final(found), run=crossing.execution)
+        return crossing
 
-    async def resolve(self, crossing: _Crossing, command: Confirm, error: Exception) -> None:
+    async def resolve(self, crossing: Crossing, command: Confirm, error: Exception) -> None:
         """The flush could not say whether the confirm was written, or had to know more: ask once more (A-42)."""
         try:
             decision = await self._server.intents.confirm(command, self._server.policy_of, again=True)
@@ -100,7 +86,7 @@ class Runs:
         else:
             log.error("a request that was cut off cannot be gone on with", exc_info=error)
 
-    def resolving(self, crossing: _Crossing, command: Confirm, error: Exception) -> None:
+    def resolving(self, crossing: Crossing, command: Confirm, error: Exception) -> None:
         """In a task of its own, which a shutdown waits for."""
         self._executions.see_to(self.resolve(crossing, command, error))
 
@@ -110,10 +96,10 @@ class Runs:
         try:
             settled = await execution.outcome("usual")
         except StoreError as error:
-            raise _not_settled() from error
+            raise not_settled() from error
         if intent.mode is _TRANSPARENT and execution.said is None and execution.raised is not None:
             raise execution.raised  # To a client that changed nothing, as it always was: its server's to answer.
-        return replace(self.final(settled), run=execution)
+        return self.final(settled, execution)
 
     async def run_plain(self, intent: Intent, scope: Scope) -> Answer:
         """A plain request, recorded. If its outcome cannot be, that is our trouble and not the caller's (A-37)."""
@@ -124,7 +110,7 @@ class Runs:
             if execution.said is None and execution.raised is None:
                 raise NotRegistered from error  # Not even begun: the application can still have it.
             if execution.running.statements:  # The business rows were to be written with it, and are not.
-                raise _not_settled() from error
+                raise not_settled() from error
             self._conditions.known(
                 logging.ERROR, "the outcome of a plain request is not recorded yet", error=error, intent=intent
             )
@@ -134,7 +120,7 @@ class Runs:
         response = execution.said if settled is None else settled.response
         assert response is not None
         # Not what was said, if the business rows were refused.
-        return replace(answers.as_it_is(response), run=execution)
+        return by_run(execution, answers.as_it_is(response))
 
     async def told_later(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
         """A confirm whose request does not wait for the handler it began: asynchronous, or not the first (T1 row 8)."""
@@ -149,24 +135,33 @@ class Runs:
         try:
             return await self._server.outcome(intent)
         except StoreError as error:
-            raise _not_settled() from error
+            raise not_settled() from error
 
-    def final(self, settled: Settled) -> Answer:
-        """What the end of an intent is answered with, put into words once."""
-        if settled.wording is None:
-            settled.wording = self._worded(settled)
-        answer: Answer = settled.wording
-        return answer
+    def final(self, settled: Settled, run: Execution | None = None) -> Answer:
+        """What the end of an intent is answered with, put into words once; with the ``run`` that made it, if it did."""
+        answer: Answer | None = settled.wording
+        if answer is None:
+            answer = settled.wording = self._worded(settled)
+        return answer if run is None else by_run(run, answer)
 
     def _worded(self, settled: Settled) -> Answer:
         intent, settings = settled.intent, self._settings
         if intent.mode is _TRANSPARENT and settings.expose_server_id:  # draft §5.5.6: MAY
             return answers.as_it_is(settled.response, server_correlation_id=intent.server_correlation_id)
-        return answers.final(settled, passthrough=settings.success_status == "passthrough")
+        return answers.final(settled, passthrough=self._passes_through)
 
 
-class _Crossing:
-    """A confirm on its way: told by the flush, it starts the handler at once; no task is woken in between."""
+def by_run(run: Execution, answer: Answer) -> Answer:
+    """The same, to the request that waited for this run of the application."""
+    return Answer(answer.status, answer.headers, answer.body, answer.framed, run)
+
+
+class Crossing:
+    """A confirm on its way: told by the flush, it starts the handler at once; no task is woken in between.
+
+    ``told`` has the outcome of what runs here for this request, whose ``execution`` is there by then; or the decision,
+    where there is nothing to run or nobody to wait for it. The flush that settles tells it.
+    """
 
     __slots__ = ("_command", "_context", "_runs", "_scope", "execution", "told")
 
@@ -214,6 +209,6 @@ class _Crossing:
             self.told.set_exception(error)
 
 
-def _not_settled() -> Refused:
+def not_settled() -> Refused:
     """A-108: something has run, so a store that cannot say how it ended is no 503 with nothing registered."""
     return Refused("the outcome is not durable yet", code=NOT_SETTLED)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from uuid import UUID
 
 from twophp.core.errors import ConfigError, Refused
-from twophp.core.intent import Intent
+from twophp.core.intent import Intent, Mode
+from twophp.engine.conditions import ids_of, named
 from twophp.engine.statements import refuse_reading
 from twophp.ports import Statement
 
 if TYPE_CHECKING:
     from twophp.engine.bound import BoundObligations
+
+log: Final = logging.getLogger("twophp.execution")
 
 Bind: TypeAlias = "Callable[[Intent], BoundObligations]"
 TryOut: TypeAlias = Callable[[Intent, tuple[Statement, ...]], Coroutine[Any, Any, None]]
@@ -115,16 +120,34 @@ class RunningIntent:
         bind: Bind | None = None,
         trial: Trial | None = None,
     ) -> None:
-        self.client_correlation_id = intent.client_correlation_id
-        self.server_correlation_id = intent.server_correlation_id
-        self.service_endpoint = intent.service_endpoint
-        self.mode = intent.mode
         self.provisional_resource_id = provisional_resource_id
         self.statements: list[Statement] = []
         self._takes_statements = takes_statements
         self._intent = intent
         self._bind = bind
         self._trial = trial
+
+    # Looked up when a handler asks: one is made for every execution, and most handlers ask for none of these.
+
+    @property
+    def client_correlation_id(self) -> str:
+        """The client's id of the intent."""
+        return self._intent.client_correlation_id
+
+    @property
+    def server_correlation_id(self) -> str:
+        """The server's id of the intent."""
+        return self._intent.server_correlation_id
+
+    @property
+    def service_endpoint(self) -> str:
+        """The service and the path that the intent was registered at."""
+        return self._intent.service_endpoint
+
+    @property
+    def mode(self) -> Mode:
+        """How its two phases travel."""
+        return self._intent.mode
 
     @property
     def obligations(self) -> BoundObligations:
@@ -241,6 +264,17 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
 
 def _too_late() -> Refused:
     return Refused("the intent is settled; no business row can be written with it", code="intent_not_running")
+
+
+def reference_of(said: object, intent: Intent) -> str | None:
+    """What a handler calls its own transaction, as a text. One that cannot be stored must not cost the outcome."""
+    if isinstance(said, int | UUID):
+        return str(said)
+    if said is None or (isinstance(said, str) and said.isprintable()):  # Half a character is not printable.
+        return said
+    message = "a transaction_reference is a printable text: it is left out (%s)"
+    log.warning(message, named(intent), extra=ids_of(intent))
+    return None
 
 
 _UNSET: Final = object()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 import msgspec
@@ -29,6 +30,8 @@ OF_THE_MOMENT: Final = frozenset(
         b"upgrade",
     }
 )
+_name_of: Final = itemgetter(0)
+_lower: Final = bytes.lower
 _NOT_STORED: Final = OF_THE_MOMENT | {b"set-cookie"}  # A-31: a cookie belongs to the one who was there.
 
 
@@ -70,12 +73,14 @@ def decode_response(data: bytes) -> StoredResponse:
     return _decode_response(data)
 
 
+def lowered(headers: RawHeaders) -> list[bytes]:
+    """Their names, as they are compared: with one look at all of them, an answer without a special one is done with."""
+    return [*map(_lower, map(_name_of, headers))]
+
+
 def storable(response: StoredResponse) -> StoredResponse:
     """The answer as every replay repeats it; most are that already."""
-    for name, _value in response.headers:
-        if name.lower() in _NOT_STORED:
-            break
-    else:
+    if _NOT_STORED.isdisjoint(lowered(response.headers)):
         return response
     headers = [pair for pair in response.headers if pair[0].lower() not in _NOT_STORED]
     return StoredResponse(response.status, tuple(headers), response.body)

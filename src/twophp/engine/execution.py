@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
-from uuid import UUID
 
 from twophp.core.errors import ConstraintViolation, KeyMissing, Refused, StoreError, Tampered, TwoPHPError
 from twophp.core.intent import SETTLED, Intent
@@ -26,7 +25,7 @@ from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision
 from twophp.core.policy import Policy
 from twophp.engine.bound import BoundObligations
 from twophp.engine.conditions import Conditions, ids_of, named
-from twophp.engine.current import RunningIntent, Trial, make_current
+from twophp.engine.current import RunningIntent, Trial, make_current, reference_of
 from twophp.engine.exchange import (
     StoredRequest,
     StoredResponse,
@@ -41,7 +40,7 @@ from twophp.engine.obligation_changes import Held, SettlingAll
 from twophp.engine.obligations import Obligations
 from twophp.engine.persistence import AWAY, Patience, Persistence
 from twophp.engine.recent import Recent
-from twophp.engine.running import Execution, Handler, NameResource, Settled, Told, Work
+from twophp.engine.running import Execution, Handler, NameResource, Settled, Work
 from twophp.kernel.intents import PolicyOf
 from twophp.ports import Statement
 
@@ -93,7 +92,8 @@ class Executions:
         self._trial: Trial | None = None
         self._running: dict[str, Execution] = {}  # By server correlation id, until it is settled.
         self._asked_about: dict[str, Intent] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # The loop keeps only weak references.
+        self._executing: set[Execution] = set()  # Until its handler has returned. The loop keeps only weak references.
+        self._tasks: set[asyncio.Task[None]] = set()  # What goes on beside them.
         self._requests: Recent[StoredRequest] = Recent(entries=4_096, size=RECENT_BYTES)
         self._answers: Recent[Settled] = Recent(entries=4_096, size=RECENT_BYTES)
 
@@ -114,10 +114,9 @@ class Executions:
             trial=self._trial,
         )
         execution = Execution(intent, running, context or copy_context())
-        execution.task = task = loop.create_task(self._execute(execution, handler), context=execution.context)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         self._running[key] = execution
+        self._executing.add(execution)  # Until ``_execute`` ends, which spares the loop a callback.
+        execution.task = loop.create_task(self._execute(execution, handler), context=execution.context)
         return execution
 
     def crossed(self) -> None:
@@ -229,7 +228,10 @@ class Executions:
 
     def left(self) -> list[asyncio.Task[None]]:
         """What runs."""
-        return [task for task in self._tasks if not task.done()]
+        # One that was cancelled before it began has not said that it has ended.
+        self._executing = {execution for execution in self._executing if not execution.task.done()}
+        beside = (task for task in self._tasks if not task.done())
+        return [*(execution.task for execution in self._executing), *beside]
 
     async def settled(self, intent: Intent) -> Settled:
         """The stored outcome of an intent that has one."""
@@ -301,6 +303,8 @@ class Executions:
                 self._end(execution, None, error)
             if not isinstance(error, Exception):
                 raise
+        finally:
+            self._executing.discard(execution)
 
     def _settle_at_once(self, execution: Execution, work: Work) -> bool:
         """Whether an ordinary outcome is on its way: the flush that makes it durable tells it, and no task waits.
@@ -323,26 +327,28 @@ class Executions:
             kept = storable(response)
             if len(kept.body) > self._max_result_bytes:
                 kept = bounded(kept, self._max_result_bytes)
-            told = Told(self.written, execution, work, kept, copy_context())
+            told = partial(self._told, execution, work, kept)
             self._intents.settle_then(intent, settle, encode(kept), self._policy_of(intent), told)
         except Exception:  # noqa: BLE001 - Whatever it is meets the longer way as well, which tells what to do.
             return False
         return True
 
-    def written(
-        self, execution: Execution, work: Work, kept: StoredResponse, decision: Decision | None, *, failed: bool
+    def _told(
+        self, execution: Execution, work: Work, kept: StoredResponse, decision: Decision | None, error: Exception | None
     ) -> None:
-        """The store has said what became of an outcome that was settled at once."""
-        intent = None if decision is None else decision.intent
-        if failed or decision is None or intent is None or type(decision.verdict) is Refuse:
-            self.see_to(self._settled_beside(execution, work))
-            return
-        self._intents.observed(decision)
-        settled = self._remember(Settled(intent, kept))
-        response = execution.said
-        if response is not None and kept is not response:
-            settled = Settled(intent, response)
-        self._end(execution, settled)
+        """The flush says what became of an outcome that was settled at once (``Store.submit``)."""
+        intent, in_context = None if decision is None else decision.intent, execution.context.run
+        try:
+            if error is None and decision is not None and intent is not None and type(decision.verdict) is not Refuse:
+                in_context(self._intents.observed, decision)  # As the execution ran, for observers.
+                said, settled = execution.said, self._remember(Settled(intent, kept))
+                if said is not None and kept is not said:
+                    settled = Settled(intent, said)
+                self._end(execution, settled)
+                return
+        except Exception:  # Whoever waits hears of the outcome all the same.
+            log.exception("an outcome could not be told at once (%s)", named(execution.intent))
+        in_context(self.see_to, self._settled_beside(execution, work))
 
     def _answered(self, execution: Execution, work: Work, context: Context, response: StoredResponse) -> None:
         """Most handlers are over as soon as they have answered; one that goes on is settled beside it."""
@@ -441,7 +447,7 @@ class Executions:
             succeeded=succeeded,
             status=response.status,
             resource_id=self._name_resource(work, response) if succeeded else None,
-            transaction_reference=_reference(work.running.transaction_reference, intent),
+            transaction_reference=reference_of(work.running.transaction_reference, intent),
             indeterminate=response is self._indeterminate,
         )
         statements = tuple(work.running.statements) if succeeded else ()
@@ -478,17 +484,6 @@ class Executions:
     async def _together(self, held: Held, intent: Intent, *, succeeded: bool) -> SettlingAll:
         assert self._obligations is not None
         return await self._obligations.together(held, intent.server_correlation_id, succeeded=succeeded)
-
-
-def _reference(said: object, intent: Intent) -> str | None:
-    """What a handler calls its own transaction, as a text. One that cannot be stored must not cost the outcome."""
-    if isinstance(said, int | UUID):
-        return str(said)
-    if said is None or (isinstance(said, str) and said.isprintable()):  # Half a character is not printable.
-        return said
-    message = "a transaction_reference is a printable text: it is left out (%s)"
-    log.warning(message, named(intent), extra=ids_of(intent))
-    return None
 
 
 def _nobody_waits(_error: StoreError, _patience: Patience) -> None:

@@ -24,11 +24,16 @@ class Recent(Generic[T]):
 
     def keep(self, server_correlation_id: str, value: T, size: int) -> None:
         """Remember, and forget the oldest if there is no room. What is too large to fit is not remembered."""
-        if server_correlation_id in self._found:
+        found = self._found
+        if server_correlation_id in found:
             self.take(server_correlation_id)
-        self._found[server_correlation_id] = value
+        found[server_correlation_id] = value
         self._sizes[server_correlation_id] = size
         self._room -= size
+        if self._room < 0 or len(found) > self._entries:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while self._found and (self._room < 0 or len(self._found) > self._entries):
             oldest, _value = self._found.popitem(last=False)
             self._room += self._sizes.pop(oldest)

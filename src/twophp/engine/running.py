@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from twophp.core.errors import StoreError
 from twophp.core.intent import Intent
-from twophp.core.phase import Decision
-from twophp.engine.conditions import named
 from twophp.engine.current import RunningIntent
 from twophp.engine.exchange import StoredRequest, StoredResponse
 from twophp.engine.persistence import Patience
-
-log: Final = logging.getLogger("twophp.execution")
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -100,32 +95,3 @@ Answered: TypeAlias = Callable[[StoredResponse], None]
 Handler: TypeAlias = Callable[[Work, Answered], Awaitable[None]]
 """Does the work and says what it answers, once; it may then go on for a while. The answer does not wait for that."""
 NameResource: TypeAlias = Callable[[Work, StoredResponse], str]
-
-
-class Told:
-    """What the flush tells about an outcome that was settled at once. It runs as the execution did, for observers."""
-
-    __slots__ = ("_context", "_execution", "_kept", "_work", "_written")
-
-    def __init__(
-        self,
-        written: Callable[..., None],
-        execution: Execution,
-        work: Work,
-        kept: StoredResponse,
-        context: Context,
-    ) -> None:
-        self._written = written
-        self._execution = execution
-        self._work = work
-        self._kept = kept
-        self._context = context
-
-    def __call__(self, decision: Decision | None, error: Exception | None) -> None:
-        """See ``Store.submit``."""
-        told = self._execution, self._work, self._kept
-        try:
-            self._context.run(self._written, *told, decision, failed=error is not None)
-        except Exception:  # Whoever waits hears of the outcome all the same.
-            log.exception("an outcome could not be told at once (%s)", named(self._execution.intent))
-            self._context.run(self._written, *told, None, failed=True)

@@ -1,0 +1,25 @@
+"""A two-phase request that could not be served: what its client is told, and what the log is."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from twophp.asgi import answers
+from twophp.asgi.messages import Answer, Scope
+from twophp.asgi.runs import NOT_SETTLED
+from twophp.core.errors import StoreError, TwoPHPError
+from twophp.engine.conditions import Conditions
+
+log: Final = logging.getLogger("twophp.server")
+
+
+def failed(error: TwoPHPError, scope: Scope, conditions: Conditions) -> Answer:
+    """What it is answered. A failure of ours is said in the log as well."""
+    answer = answers.of_error(error)
+    if answer.status >= answers.INTERNAL_ERROR:
+        if isinstance(error, StoreError):
+            conditions.known(logging.WARNING, "a two-phase request was refused", error=error)
+        elif error.code != NOT_SETTLED:  # Whoever settles has said so.
+            log.error("a two-phase request failed", exc_info=error)
+    return answers.closing(answer, scope) if error.code == "body_too_slow" else answer
