@@ -83,7 +83,8 @@ class Handshake:
 
     def __init__(self, server: Server, shapes: Shapes, conditions: Conditions) -> None:
         settings = server.settings
-        self._runs = Runs(server, shapes)
+        self._runs = Runs(server)
+        self._shapes = shapes
         self._server = server
         self._settings = settings
         self._executions = server.executions
@@ -415,7 +416,9 @@ class Handshake:
             guard_passed=self._unguarded if guard is None else await self._guard_passes(guard, asked, arrived),
             provisional_resource_id=server.mint(),
         )
-        crossing = self._runs.cross(command, scope)
+        # Whoever has seen the head may have changed what the application is to see of this request.
+        shape = arrived.shape if arrived.head is None else self._shapes.of(scope["headers"])
+        crossing = self._runs.cross(command, scope, shape)
         try:
             told = await crossing.told
         except StoreError as error:

@@ -11,12 +11,13 @@ import logging
 from typing import Final
 
 from twophp.asgi.messages import App, Message, Scope
-from twophp.asgi.shapes import Shapes
 from twophp.engine.exchange import RawHeaders, StoredResponse
 from twophp.engine.running import Answered, Work
 from twophp.wire.fields import without_fields
 
 log: Final = logging.getLogger("twophp.asgi")
+
+_NOTHING: Final[Scope] = {}
 
 
 def surroundings(live: Scope) -> Scope:
@@ -24,37 +25,38 @@ def surroundings(live: Scope) -> Scope:
     return {"app": live["app"]} if "app" in live else {}
 
 
-def replayed_scope(live: Scope, work: Work, shapes: Shapes) -> Scope:
-    """The scope the application gets: what was registered, from whoever confirmed it."""
-    request, sent = work.request, live["headers"]
-    headers = [*shapes.of(sent).live(sent), *request.headers]
-    headers.append((b"content-length", b"%d" % len(request.body)))
-    scope = _offered(live, work)
-    scope["method"] = request.method
-    scope["path"] = request.path
-    scope["raw_path"] = request.raw_path
-    scope["query_string"] = request.query
-    scope["headers"] = headers
-    return scope
+def replayed_scope(live: Scope, work: Work, sent: RawHeaders) -> Scope:
+    """The scope the application gets: what was registered, from whoever confirmed it; ``sent`` are that one's headers.
+
+    Written as one value: it is made for every handshake.
+    """
+    request = work.request
+    return {
+        **live,
+        "method": request.method,
+        "path": request.path,
+        "raw_path": request.raw_path,
+        "query_string": request.query,
+        "headers": [*sent, *request.headers, (b"content-length", b"%d" % len(request.body))],
+        "extensions": _of_a_connection(live),
+        "state": {**live.get("state", _NOTHING), "twophp": work.running},
+    }
 
 
 def live_scope(live: Scope, work: Work) -> Scope:
     """The scope of a request that the server itself confirms: its own, without our fields (draft §5.5.6)."""
-    scope = _offered(live, work)
-    scope["headers"] = without_fields(live["headers"])
-    return scope
-
-
-def _offered(live: Scope, work: Work) -> Scope:
-    """The live scope with what the application may know of its intent."""
-    extensions: Scope = live.get("extensions", {})
-    if extensions:
-        extensions = {name: value for name, value in extensions.items() if name == "tls"}
     return {
         **live,
-        "extensions": extensions,  # Sending files or pushing streams belongs to a live connection.
-        "state": {**live.get("state", {}), "twophp": work.running},
+        "headers": without_fields(live["headers"]),
+        "extensions": _of_a_connection(live),
+        "state": {**live.get("state", _NOTHING), "twophp": work.running},
     }
+
+
+def _of_a_connection(live: Scope) -> Scope:
+    """What it knows of the TLS of its client. Sending files or pushing streams belongs to the live request alone."""
+    extensions: Scope | None = live.get("extensions")
+    return {name: value for name, value in extensions.items() if name == "tls"} if extensions else {}
 
 
 def bare_scope(work: Work, around: Scope) -> Scope:
@@ -73,10 +75,7 @@ def bare_scope(work: Work, around: Scope) -> Scope:
         "headers": [],
         **{name: around[name] for name in ("app", "state") if name in around},
     }
-    return replayed_scope(live, work, _NO_SHAPES)
-
-
-_NO_SHAPES: Final = Shapes(frozenset())  # Such a scope has no headers.
+    return replayed_scope(live, work, ())
 
 
 class Unanswered(RuntimeError):

@@ -12,9 +12,9 @@ from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Scope
 from twophp.asgi.replay import Replay, live_scope, replayed_scope
 from twophp.asgi.server import Server
-from twophp.asgi.shapes import Shapes
+from twophp.asgi.shapes import Shape
 from twophp.core.errors import CommitUnknown, Refused, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
-from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode, Phase
+from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.intent_commands import Confirm
 from twophp.core.machine import Goto
 from twophp.core.phase import Decision
@@ -36,30 +36,35 @@ class NotRegistered(Exception):
 class Runs:
     """What happens to an intent past the point of no return, for one server."""
 
-    def __init__(self, server: Server, shapes: Shapes) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._settings = server.settings
+        self._app = server.app
         self._executions = server.executions
-        self._shapes = shapes
         self._passes_through = server.settings.success_status == "passthrough"
         self._conditions = Conditions(log)
         self.crossed, self.observed = server.executions.crossed, server.intents.observed
 
-    def begin(self, intent: Intent, scope: Scope, context: Context | None = None) -> Execution:
-        """Run the application."""
+    def begin(self, intent: Intent, scope: Scope) -> Execution:
+        """Run the application for a request that the server itself confirms: with its own scope."""
 
         def handler(work: Work, answered: Answered) -> Awaitable[None]:
-            if intent.mode in CONFIRMED_BY_SERVER:
-                app_scope = live_scope(scope, work)
-            else:
-                app_scope = replayed_scope(scope, work, self._shapes)
-            return Replay(self._server.app, app_scope, work.request.body, answered).run()
+            return Replay(self._app, live_scope(scope, work), work.request.body, answered).run()
+
+        return self._executions.begin(intent, handler)
+
+    def replay(self, intent: Intent, scope: Scope, shape: Shape, context: Context) -> Execution:
+        """Run the application for what was registered, in the surroundings of the request that confirmed it."""
+
+        def handler(work: Work, answered: Answered) -> Awaitable[None]:
+            app_scope = replayed_scope(scope, work, shape.live(scope["headers"]))
+            return Replay(self._app, app_scope, work.request.body, answered).run()
 
         return self._executions.begin(intent, handler, context)
 
-    def cross(self, command: Confirm, scope: Scope) -> Crossing:
+    def cross(self, command: Confirm, scope: Scope, shape: Shape) -> Crossing:
         """Confirm; what was confirmed runs, whether or not somebody still waits for it (A-107)."""
-        crossing = Crossing(self, command, scope)
+        crossing = Crossing(self, command, scope, shape)
         self._executions.crossing += 1
         try:
             self._server.intents.confirm_then(command, self._server.policy_of, crossing)
@@ -163,12 +168,13 @@ class Crossing:
     where there is nothing to run or nobody to wait for it. The flush that settles tells it.
     """
 
-    __slots__ = ("_command", "_context", "_runs", "_scope", "execution", "told")
+    __slots__ = ("_command", "_context", "_runs", "_scope", "_shape", "execution", "told")
 
-    def __init__(self, runs: Runs, command: Confirm, scope: Scope) -> None:
+    def __init__(self, runs: Runs, command: Confirm, scope: Scope, shape: Shape) -> None:
         self._runs = runs
         self._command = command
         self._scope = scope
+        self._shape = shape
         self._context = copy_context()  # The handler runs with the variables of the request that confirmed it.
         self.told: asyncio.Future[Settled | Decision] = asyncio.get_running_loop().create_future()
         self.execution: Execution | None = None
@@ -196,7 +202,7 @@ class Crossing:
         if not waits and not told.done():
             told.set_result(decision)  # Before the handler begins: a 202 does not wait for it.
         if begins and intent is not None:
-            execution = self._runs.begin(intent, self._scope, self._context)
+            execution = self._runs.replay(intent, self._scope, self._shape, self._context)
             if waits and not told.done():
                 self.execution = execution
                 execution.tell(told, "usual")
