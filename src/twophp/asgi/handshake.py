@@ -148,8 +148,7 @@ class Handshake:
         shape, headers = arrived.shape, arrived.scope["headers"]
         if shape.asks and headers[shape.enabled][1] == TRUE:
             server_id = headers[shape.server_id][1] if shape.asks == "confirm" else None
-            asked = self._parse_ordinary(arrived.method, path, headers[shape.client_id][1], server_id)
-            if asked is not None:
+            if asked := self._parse_ordinary(arrived.method, path, headers[shape.client_id][1], server_id):
                 return asked
         return self._parse(arrived.method, path, headers)
 
@@ -250,7 +249,7 @@ class Handshake:
             return await self._auto_confirmed(command, request, policy, refusal, asked.callback, arrived, began)
         register = self._server.intents.register
         decision = await register(command, encode(request), policy, refusal=refusal)
-        if decision.code == FINGERPRINT_MISMATCH and await self._follows(decision, arrived):
+        if type(decision.verdict) is Refuse and await self._follows(decision, arrived):
             command = replace(command, follows=_intent_of(decision).server_correlation_id)
             decision = await register(command, encode(request), policy, refusal=refusal)
         intent = decision.intent
@@ -282,7 +281,7 @@ class Handshake:
         """Auto-confirm and transparent (draft §5.5): the same channel brings the final answer."""
         scope = arrived.scope
         decision = await self._registered_by_server(command, request, policy, refusal, callback, scope)
-        if decision.code == FINGERPRINT_MISMATCH and await self._follows(decision, arrived):
+        if await self._follows(decision, arrived):
             command = replace(command, follows=_intent_of(decision).server_correlation_id)
             decision = await self._registered_by_server(command, request, policy, refusal, callback, scope)
         if decision.code is not None:
@@ -300,7 +299,8 @@ class Handshake:
         return answer
 
     async def _follows(self, decision: Decision, arrived: Arrived) -> bool:
-        return await follows(self._server, decision.intent, self._head(arrived), arrived.scope)
+        mismatch = decision.code == FINGERPRINT_MISMATCH
+        return mismatch and await follows(self._server, decision.intent, self._head(arrived), arrived.scope)
 
     def _registration(
         self, asked: PhaseOne, arrived: Arrived, principal: str, body: bytes, policy: Policy

@@ -62,7 +62,7 @@ class Execution:
         outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         self._waiting[outcome] = patience
         if self._settled is not None or self._error is not None:
-            self._tell()
+            self.ended(self._settled, self._error)
         return outcome
 
     def forget(self, outcome: asyncio.Future[Settled]) -> None:
@@ -79,16 +79,13 @@ class Execution:
     def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
         """Tell everybody."""
         self._settled, self._error = settled, error
-        self._tell()
-
-    def _tell(self) -> None:
         for outcome in self._waiting:
             if outcome.done():
                 continue
-            if self._settled is not None:
-                outcome.set_result(self._settled)
-            elif self._error is not None:
-                outcome.set_exception(self._error)
+            if settled is not None:
+                outcome.set_result(settled)
+            elif error is not None:
+                outcome.set_exception(error)
 
 
 Answered: TypeAlias = Callable[[StoredResponse], None]
