@@ -14,7 +14,7 @@ from twophp import Policy, anonymous
 from twophp.asgi import Outgoing, TwoPhaseMiddleware
 from twophp.asgi.messages import App, Receive, Scope, Send
 from twophp.core.intent import Phase
-from twophp.engine.egress import Rules
+from twophp.delivery.egress import Rules
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.wire.emit import final_answer, phase_one_answer
 

@@ -24,8 +24,8 @@ import asyncpg  # type: ignore[import-untyped]
 from msgspec.structs import astuple
 
 from tests.postgres import Server, program
-from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, Service
+from twophp.central.stores.opening import open_central
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Mode, Phase
 from twophp.stores.sqlite.connection import open_connection

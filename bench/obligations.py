@@ -20,8 +20,8 @@ from typing import Any
 import apsw
 
 from twophp.core.obligation import State
-from twophp.engine.obligation_rules import Rules
-from twophp.engine.obligations import Obligations
+from twophp.engine.obligations.flow import Obligations
+from twophp.engine.obligations.rules import Rules
 from twophp.obligations import ObligationTracker
 from twophp.stores.clock import ids_in_order, system_clock
 from twophp.stores.sqlite import SQLiteStore

@@ -20,10 +20,10 @@ from bench.processes import serving
 from bench.server import CONNECTIONS, Figures, Say
 from bench.wrk import wrk
 from twophp.engine.intents import Intents
-from twophp.engine.ledger import open_ledger
 from twophp.stores.clock import mint_uuid
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
+from twophp.storing.ledger import open_ledger
 
 STORED = 1_200_000
 AT_ONCE = 512

@@ -21,10 +21,10 @@ from twophp.core.intent import Intent
 from twophp.core.policy import Policy
 from twophp.core.records import Instant
 from twophp.engine.intents import Intents
-from twophp.engine.ledger import open_ledger
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
+from twophp.storing.ledger import open_ledger
 
 DUE = 1_000
 FEW = 1_000

@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, Playwright
 from tools import traffic
 from tools.telling import telling as a_service_that_tells
 from twophp.central.app import create_app
-from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, Role
+from twophp.central.stores.opening import open_central
 from twophp.core.policy import HOUR_MS
 from twophp.core.records import Instant
 from twophp.ports import Clock, MintId

@@ -24,7 +24,7 @@ import twophp
 from twophp import Policy, anonymous
 from twophp.asgi import Outgoing, TwoPhaseMiddleware
 from twophp.asgi.messages import Message, Receive, Scope, Send
-from twophp.engine.egress import default_tls
+from twophp.delivery.egress import default_tls
 from twophp.wire import emit, fields
 
 OURS: Final = str(Path(twophp.__file__).parent) + "/"

@@ -4,10 +4,10 @@ from twophp.core.errors import ConstraintViolation, TwoPHPError, Unauthenticated
 from twophp.core.policy import Policy
 from twophp.core.quota import Quota
 from twophp.engine.current import current_intent
-from twophp.engine.guards import fresh_credential, hmac_guard, late_confirm_signature
-from twophp.engine.identify import Principal, anonymous, bearer_jwt, mutual_tls, scope_user
 from twophp.engine.logs import JsonFormatter
-from twophp.engine.requests import Head
+from twophp.identity.guards import fresh_credential, hmac_guard, late_confirm_signature
+from twophp.identity.head import Head
+from twophp.identity.identify import Principal, anonymous, bearer_jwt, mutual_tls, scope_user
 from twophp.stores.keys import dev_ephemeral_key
 from twophp.stores.vault import KeyRing
 

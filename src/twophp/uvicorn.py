@@ -33,7 +33,7 @@ from twophp.core.errors import ConfigError
 from twophp.core.intent import Mode
 from twophp.engine.current import take_over
 from twophp.engine.environment import flag_in
-from twophp.engine.identify import anonymous
+from twophp.identity.identify import anonymous
 from twophp.wire import fields
 from twophp.wire.parse import asks_for_status, opted_in
 

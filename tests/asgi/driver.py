@@ -17,8 +17,8 @@ from twophp.asgi.outgoing import Outgoing
 from twophp.asgi.server import Server
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Intent, by_pair
-from twophp.engine.egress import default_tls
-from twophp.engine.requests import Head
+from twophp.delivery.egress import default_tls
+from twophp.identity.head import Head
 from twophp.ports import Tail
 
 START_MS = 1_800_000_000_000

@@ -13,7 +13,7 @@ import pytest
 from tests.asgi.driver import AUTO, CLIENT, SERVER, STATE, Reply, serving
 from twophp import Policy
 from twophp.core.errors import StoreUnavailable
-from twophp.engine.outbox import Outbox
+from twophp.delivery.outbox import Outbox
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite.writer import Writer
 

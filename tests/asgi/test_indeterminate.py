@@ -16,8 +16,8 @@ from twophp import Policy
 from twophp.asgi.messages import Send
 from twophp.asgi.outgoing import Outgoing
 from twophp.core.intent import by_pair
-from twophp.engine.egress import default_tls
-from twophp.engine.hooks import Hooks, PhaseEvent
+from twophp.delivery.egress import default_tls
+from twophp.delivery.hooks import Hooks, PhaseEvent
 from twophp.stores.sqlite.verify import verify
 
 pytestmark = pytest.mark.anyio

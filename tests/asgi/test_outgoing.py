@@ -18,9 +18,9 @@ from twophp.asgi import EgressRules as Rules
 from twophp.asgi import Outgoing, Tries
 from twophp.asgi.messages import Send
 from twophp.core.intent import Phase
-from twophp.engine.hooks import Hooks, PhaseEvent
-from twophp.engine.requests import Head
-from twophp.engine.webhooks import read_secret, verify
+from twophp.delivery.hooks import Hooks, PhaseEvent
+from twophp.delivery.webhooks import read_secret, verify
+from twophp.identity.head import Head
 from twophp.wire.callback import decode
 
 pytestmark = pytest.mark.anyio

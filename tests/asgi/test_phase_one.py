@@ -29,7 +29,7 @@ from tests.asgi.driver import (
 from twophp import Policy
 from twophp.asgi.messages import Send
 from twophp.core.errors import ConfigError, WireError
-from twophp.engine.requests import Head
+from twophp.identity.head import Head
 from twophp.wire.instant import parse_instant
 
 pytestmark = pytest.mark.anyio

@@ -32,7 +32,7 @@ from twophp.asgi.server import INDETERMINATE
 from twophp.core.errors import StoreUnavailable
 from twophp.core.intent_commands import Settle
 from twophp.engine.exchange import encode
-from twophp.engine.requests import Head
+from twophp.identity.head import Head
 from twophp.ports import Then
 from twophp.stores.memory import MemoryStore
 

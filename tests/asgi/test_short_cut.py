@@ -25,7 +25,7 @@ from tests.asgi.sockets import Listener
 from tests.core.profile import STEADY
 from twophp import Policy, TwoPHPError, anonymous, current_intent
 from twophp.asgi import ExposeFields, TwoPhaseMiddleware
-from twophp.engine.requests import Head
+from twophp.identity.head import Head
 from twophp.uvicorn import Protocol, short_cut_of
 
 pytestmark = pytest.mark.anyio

@@ -30,7 +30,7 @@ from twophp import Policy
 from twophp.asgi.messages import Message, Send
 from twophp.core.intent import Intent
 from twophp.core.policy import DAY_MS
-from twophp.engine.requests import Head
+from twophp.identity.head import Head
 
 pytestmark = pytest.mark.anyio
 

@@ -18,10 +18,10 @@ from twophp.core.intent import Mode
 from twophp.core.intent_commands import Confirm, Register
 from twophp.engine.exchange import StoredRequest, encode
 from twophp.engine.intents import Intents
-from twophp.engine.ledger import open_ledger
 from twophp.stores.clock import mint_uuid
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
+from twophp.storing.ledger import open_ledger
 
 HTTP: dict[str, Any] = {
     "type": "http",

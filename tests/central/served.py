@@ -16,8 +16,8 @@ import uvicorn
 
 from tests.asgi_frameworks.serving import AnnouncedServer
 from twophp.central.app import create_app
-from twophp.central.opening import open_central
 from twophp.central.ports import Role
+from twophp.central.stores.opening import open_central
 from twophp.core.entry import LedgerEntry
 from twophp.wire.rows import encode_batch
 

@@ -12,9 +12,9 @@ import pytest
 from tests.central.provider import AUDIENCE, CLIENT, Provider, provider
 from tests.central.rows import row
 from tests.central.served import READING, Central, central
-from twophp.central.access import COOKIE, hash_of
-from twophp.central.oidc import Oidc
-from twophp.central.oidc import Provider as Settings
+from twophp.central.auth.access import COOKIE, hash_of
+from twophp.central.auth.oidc import Oidc
+from twophp.central.auth.oidc import Provider as Settings
 from twophp.central.pages.frame import CSP
 from twophp.central.ports import Role
 from twophp.core.errors import StoreUnavailable

@@ -18,9 +18,9 @@ import pytest
 
 from tests.central.rows import OTHER, T0, changed, row
 from tests.central.served import PATIENCE_S, Central, central, outcomes
-from twophp.central import api_bodies
-from twophp.central.merkle import leaf_hash, verify_consistency, verify_inclusion
+from twophp.central.api import bodies as api_bodies
 from twophp.central.missing import UNDER_WAY_MS
+from twophp.central.proof.merkle import leaf_hash, verify_consistency, verify_inclusion
 from twophp.core.entry import FIELDS
 from twophp.core.errors import StoreUnavailable
 from twophp.wire.rows import decode_rows, encode_batch

@@ -20,10 +20,10 @@ from tests.central.rows import row
 from tests.central.served import Central, central
 from tests.cli.running import FOUND, OK, UNUSABLE, command, document, run
 from tests.cli.world import NAMES, fan_out, participants
-from twophp.central.merkle import EMPTY_ROOT
-from twophp.central.pull import management_token
+from twophp.central.ingest.pull import management_token
+from twophp.central.proof.merkle import EMPTY_ROOT
 from twophp.core.entry import Writer
-from twophp.engine.ship import Shipper, Shipping
+from twophp.shipping.shipper import Shipper, Shipping
 from twophp.stores.clock import mint_uuid
 from twophp.wire.rows import encode_batch
 

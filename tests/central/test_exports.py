@@ -16,8 +16,8 @@ from starlette.types import Message
 
 from tests.central.rows import row
 from tests.central.served import PATIENCE_S, Central, central
-from twophp.central import api_export
-from twophp.central.api_export import COLUMNS, MOST_EXPORTS
+from twophp.central.api import export as api_export
+from twophp.central.api.export import COLUMNS, MOST_EXPORTS
 from twophp.central.ports import Row, Wanted
 from twophp.core.errors import StoreUnavailable
 

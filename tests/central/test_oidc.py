@@ -13,8 +13,8 @@ from starlette.requests import Request
 from tests.central.provider import AUDIENCE, CLIENT, Provider, provider
 from tests.central.served import central
 from tests.postgres import free_port
-from twophp.central.oidc import SOONEST_MS, Oidc
-from twophp.central.oidc import Provider as Settings
+from twophp.central.auth.oidc import SOONEST_MS, Oidc
+from twophp.central.auth.oidc import Provider as Settings
 from twophp.stores.clock import system_clock
 
 pytestmark = pytest.mark.req("A-63")

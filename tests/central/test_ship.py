@@ -23,13 +23,13 @@ from tests.central.served import KEY, Central, central
 from tests.cli.world import NAMES, Participant, fan_out, participants
 from tests.client.shop import Shop
 from tests.client.shop import ledger as ledger_rows
-from twophp.central.pull import management_token
+from twophp.central.ingest.pull import management_token
 from twophp.client import TwoPhaseTransport
 from twophp.core.entry import Writer
 from twophp.core.errors import ConfigError
 from twophp.core.intent import by_pair
-from twophp.engine.ship import LONGEST_WAIT_S, Shipper, Shipping, shipping
 from twophp.ports import Tail
+from twophp.shipping.shipper import LONGEST_WAIT_S, Shipper, Shipping, shipping
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.obligation_reader import reading_obligations

@@ -10,8 +10,8 @@ import pytest
 from tests.central.test_ship import REGISTERED, acks, shipper, stand_in
 from tests.cli.world import participants
 from twophp.core.errors import StoreUnavailable
-from twophp.engine import ship
 from twophp.ports import Tail
+from twophp.shipping import shipper as ship
 
 pytestmark = pytest.mark.anyio
 

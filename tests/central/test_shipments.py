@@ -16,12 +16,12 @@ from tests.central.test_ship import REGISTERED, acks, shipper, stand_in
 from tests.cli.world import Clock, Participant, participants
 from twophp.core.errors import ConfigError
 from twophp.core.obligation import Obligation, ObligationError, State
-from twophp.engine.obligation_audit import leak_report
-from twophp.engine.obligation_rules import Rules
-from twophp.engine.obligations import Obligations as Flow
-from twophp.engine.ship import Shipping
-from twophp.engine.shipments import SHIPMENT
+from twophp.engine.obligations.audit import leak_report
+from twophp.engine.obligations.flow import Obligations as Flow
+from twophp.engine.obligations.rules import Rules
 from twophp.ports import Obligations
+from twophp.shipping.shipments import SHIPMENT
+from twophp.shipping.shipper import Shipping
 from twophp.stores.clock import mint_uuid
 from twophp.stores.sqlite.verify import verify
 from twophp.stores.vault import ClearVault

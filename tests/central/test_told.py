@@ -23,9 +23,9 @@ from tests.central.served import KEY, READING, Central, central
 from tests.cli.running import run
 from twophp import current_intent
 from twophp.asgi.outgoing import Outgoing
-from twophp.central.pull import management_token
+from twophp.central.ingest.pull import management_token
 from twophp.client import TwoPhaseTransport
-from twophp.engine.hooks import Hooks, PhaseEvent
+from twophp.delivery.hooks import Hooks, PhaseEvent
 from twophp.wire.rows import row_document
 
 CANARY = "canary-payload"

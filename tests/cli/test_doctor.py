@@ -13,7 +13,7 @@ import pytest
 from tests.cli.doctoring import Told, doctor
 from tests.cli.running import OK, command, run
 from tests.stores.orders import T0, HandClock, orders, raw
-from twophp.central.opening import open_central
+from twophp.central.stores.opening import open_central
 from twophp.cli.doctor import command as doctor_command
 from twophp.cli.doctor import store as doctor_store
 from twophp.cli.doctor.clock import check_clock, check_store_time

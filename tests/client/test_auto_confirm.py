@@ -23,8 +23,8 @@ from twophp.client import Advice, CallbackReceiver, Evidence, PhaseError, classi
 from twophp.client.ledger import CALLBACK
 from twophp.client.outgoing import callback_token
 from twophp.core.intent import Mode, Phase
-from twophp.engine.egress import Rules
-from twophp.engine.webhooks import read_secret, sign
+from twophp.delivery.egress import Rules
+from twophp.delivery.webhooks import read_secret, sign
 from twophp.stores.clock import system_clock
 from twophp.stores.urls import open_vault
 from twophp.wire.callback import Acknowledgement, encode

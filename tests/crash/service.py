@@ -22,8 +22,8 @@ from twophp.asgi import Outgoing, TwoPhaseMiddleware
 from twophp.asgi.messages import App
 from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
+from twophp.delivery.egress import default_tls
 from twophp.engine.current import RunningIntent
-from twophp.engine.egress import default_tls
 from twophp.kernel.commands import Asked
 from twophp.ports import Change, Statement
 from twophp.stores.clock import system_clock

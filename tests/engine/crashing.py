@@ -8,7 +8,7 @@ import signal
 import sys
 
 from tests.engine.outboxes import Desk
-from twophp.engine.outbox import Delivery
+from twophp.delivery.outbox import Delivery
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing.scene import HandClock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twophp.engine.requests import Head, Headers
+from twophp.identity.head import Head, Headers
 
 NOW = 1_800_000_000_000
 

@@ -14,9 +14,9 @@ from twophp.core.intent_commands import Register
 from twophp.core.job import Job, Tries, by_job_id
 from twophp.core.policy import Policy
 from twophp.core.records import Instant
-from twophp.engine.callbacks import callback_letter
+from twophp.delivery.callbacks import callback_letter
+from twophp.delivery.outbox import Deliver, Delivery, Letter, Outbox, Owing
 from twophp.engine.intents import Intents
-from twophp.engine.outbox import Deliver, Delivery, Letter, Outbox, Owing
 from twophp.kernel.commands import Asked
 from twophp.ports import Change, WholeStore
 from twophp.stores.memory import MemoryStore

@@ -30,7 +30,7 @@ from tests.engine.tokens import (
 )
 from twophp.core.errors import ConfigError, Unauthenticated
 from twophp.core.identity import principal_digest
-from twophp.engine.identify import Principal, bearer_jwt, principal_of
+from twophp.identity.identify import Principal, bearer_jwt, principal_of
 
 ALICE = Principal("bearer", ISSUER, "alice")
 
@@ -300,7 +300,7 @@ def test_a_short_rsa_key_is_refused() -> None:
 
 def test_without_the_extra_it_says_which_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "joserfc", None)
-    monkeypatch.delitem(sys.modules, "twophp.engine.bearer")
+    monkeypatch.delitem(sys.modules, "twophp.identity.bearer")
     with pytest.raises(ConfigError, match=r"twophp\[jwt\]") as caught:
         by_secret()
     assert caught.value.code == "missing_extra"

@@ -13,10 +13,10 @@ from tests.engine.outbound import guarded
 from tests.engine.outboxes import GUARD_S, Desk, Site
 from tests.engine.tls_server import Authority, serving
 from twophp.core.job import State
-from twophp.engine.callbacks import callback_deliverer
-from twophp.engine.egress import Resolver, Rules, default_tls
-from twophp.engine.egress_lookups import Lookups
-from twophp.engine.webhooks import Secret, verify
+from twophp.delivery.callbacks import callback_deliverer
+from twophp.delivery.egress import Resolver, Rules, default_tls
+from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.webhooks import Secret, verify
 from twophp.wire.callback import decode
 
 pytestmark = pytest.mark.anyio

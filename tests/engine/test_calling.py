@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from twophp.engine.calling import AT_A_TIME, Caller
+from twophp.delivery.calling import AT_A_TIME, Caller
 
 pytestmark = pytest.mark.anyio
 

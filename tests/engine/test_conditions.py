@@ -9,7 +9,7 @@ import pytest
 
 from twophp.core.errors import StoreOverloaded, StoreUnavailable
 from twophp.core.intent import by_logical_key
-from twophp.engine.conditions import INTERVAL_S, Conditions
+from twophp.observability.conditions import INTERVAL_S, Conditions
 from twophp.stores.memory import MemoryStore
 from twophp.stores.testing.scene import act, registration
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine import ssrf_vectors
-from twophp.engine.egress_addresses import DENIED_V4, DENIED_V6, denied, is_loopback, read_address
+from twophp.delivery.egress_addresses import DENIED_V4, DENIED_V6, denied, is_loopback, read_address
 
 V4 = st.ip_addresses(v=4)
 SPECIAL_V4 = st.sampled_from(list(DENIED_V4)).flatmap(lambda network: st.ip_addresses(network=network))

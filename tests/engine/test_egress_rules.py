@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.test_egress import NAME, Names
 from twophp.core.errors import ConfigError, EgressRefused
-from twophp.engine.egress import Rules, check_url, resolve
+from twophp.delivery.egress import Rules, check_url, resolve
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from tests.engine.heads import NOW, head
 from tests.engine.tokens import AUDIENCE, ISSUER, NOW_S, SECRET, bearing, sign, sign_secret
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Mode
-from twophp.engine.guards import fresh_credential, hmac_guard, late_confirm_signature
-from twophp.engine.identify import bearer_jwt
+from twophp.identity.guards import fresh_credential, hmac_guard, late_confirm_signature
+from twophp.identity.identify import bearer_jwt
 
 BEARER = bearer_jwt(keys=SECRET, algorithms=["HS256"], issuer=ISSUER, audience=AUDIENCE)
 REGISTERED_S = NOW_S - 32

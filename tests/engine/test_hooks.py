@@ -21,14 +21,14 @@ from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Mode
 from twophp.core.intent_commands import Confirm, Settle
 from twophp.core.job import DEFAULT_TRIES, JOB, Job, State, by_job_id
-from twophp.engine import hooks as module
-from twophp.engine.callbacks import signed_post
-from twophp.engine.egress import Rules
-from twophp.engine.egress_lookups import Lookups
-from twophp.engine.hooks import HOOKS, Hooks, PhaseEvent, hook_deliverer
+from twophp.delivery import hooks as module
+from twophp.delivery.callbacks import signed_post
+from twophp.delivery.egress import Rules
+from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.hooks import HOOKS, Hooks, PhaseEvent, hook_deliverer
+from twophp.delivery.outbox import Outbox
+from twophp.delivery.webhooks import Secret, verify
 from twophp.engine.intents import Intents
-from twophp.engine.outbox import Outbox
-from twophp.engine.webhooks import Secret, verify
 from twophp.kernel.commands import Asked
 from twophp.ports import Change
 from twophp.stores.memory import MemoryStore

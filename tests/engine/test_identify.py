@@ -22,7 +22,8 @@ from tests.engine.heads import NOW, head
 from tests.engine.tokens import AUDIENCE, ISSUER, SECRET, bearing, sign_secret
 from twophp.core.errors import ConfigError, StoreUnavailable, Unauthenticated
 from twophp.core.identity import principal_digest
-from twophp.engine.identify import (
+from twophp.identity.head import Head, Tls
+from twophp.identity.identify import (
     Identify,
     Principal,
     anonymous,
@@ -32,7 +33,6 @@ from twophp.engine.identify import (
     principal_of,
     scope_user,
 )
-from twophp.engine.requests import Head, Tls
 
 PROXY = ("10.1.2.3", 4711)
 STRANGER = ("203.0.113.9", 4711)

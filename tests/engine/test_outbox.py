@@ -18,8 +18,8 @@ from twophp.core import job as jobs
 from twophp.core.errors import ConfigError, DeliveryFailed, EgressRefused, StoreUnavailable, Tampered
 from twophp.core.identity import seal_context
 from twophp.core.job import DEFAULT_TRIES, JOB, State, by_job_id
-from twophp.engine.callbacks import Call, callback_letter
-from twophp.engine.outbox import Delivery, Outbox, code_of, spread
+from twophp.delivery.callbacks import Call, callback_letter
+from twophp.delivery.outbox import Delivery, Outbox, code_of, spread
 from twophp.kernel.commands import Asked
 from twophp.ports import Change, Find, Put
 from twophp.stores.memory import MemoryStore

@@ -12,11 +12,11 @@ from twophp.core.intent import Intent
 from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.obligation import Obligation, State
 from twophp.core.records import Instant
-from twophp.engine.callbacks import callback_letter
-from twophp.engine.effects import letter_for
-from twophp.engine.hooks import Hooks
+from twophp.delivery.callbacks import callback_letter
+from twophp.delivery.hooks import Hooks
+from twophp.delivery.outbox import Letter
 from twophp.engine.intents import Intents
-from twophp.engine.outbox import Letter
+from twophp.engine.obligations.effects import letter_for
 from twophp.kernel.commands import Asked
 from twophp.ports import Change
 from twophp.stores.memory import MemoryStore

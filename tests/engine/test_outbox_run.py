@@ -11,7 +11,7 @@ import pytest
 from tests.engine.outboxes import GUARD_S, Desk, Receiver, until
 from twophp.core.errors import StorePoisoned, StoreUnavailable
 from twophp.core.job import DEFAULT_TRIES, State
-from twophp.engine.outbox import wait_for_news
+from twophp.delivery.outbox import wait_for_news
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing.scene import HandClock

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.profile import STEADY
 from tests.engine.heads import head
 from twophp.core.errors import ConfigError
-from twophp.engine.requests import NO_PROXIES, Headers, Tls, effective_scheme, proxies, tls_facts
+from twophp.identity.head import NO_PROXIES, Headers, Tls, effective_scheme, proxies, tls_facts
 
 OURS = proxies(["10.0.0.0/8", "2001:db8::/32", "192.0.2.7"])
 PROXY = ("10.1.2.3", 4711)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twophp.core.errors import Refused
-from twophp.engine.statements import refuse_reading
+from twophp.storing.statements import refuse_reading
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twophp.core.errors import ConfigError, Refused
-from twophp.engine.webhooks import SIGNATURE, TIMESTAMP, TOLERANCE_MS, Secret, read_secret, sign, verify
+from twophp.delivery.webhooks import SIGNATURE, TIMESTAMP, TOLERANCE_MS, Secret, read_secret, sign, verify
 
 # The example that the specification's reference libraries all test against.
 EXAMPLE = read_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")

@@ -13,7 +13,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
 from tests.engine.heads import NOW, head
-from twophp.engine.requests import Head
+from twophp.identity.head import Head
 
 NOW_S = NOW // 1000
 ISSUER = "https://login.example"

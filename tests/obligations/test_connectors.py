@@ -11,12 +11,12 @@ from tests.engine.outboxes import POLICY, SERVICE, VAULT, WRITER, Desk, Receiver
 from twophp.core.intent import Mode
 from twophp.core.job import DEFAULT_TRIES, Enqueue, Job, decide
 from twophp.core.obligation import Obligation, State, by_id
-from twophp.engine.callbacks import Call, callback_deliverer, callback_letter, signed_post
-from twophp.engine.egress import Rules, system_resolver
-from twophp.engine.egress_lookups import Lookups
-from twophp.engine.hooks import Hooks, hook_deliverer
+from twophp.delivery.callbacks import Call, callback_deliverer, callback_letter, signed_post
+from twophp.delivery.egress import Rules, system_resolver
+from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.hooks import Hooks, hook_deliverer
+from twophp.delivery.outbox import Delivery, Outbox
 from twophp.engine.intents import Intents
-from twophp.engine.outbox import Delivery, Outbox
 from twophp.kernel.commands import Asked
 from twophp.obligations import ObligationError
 from twophp.ports import Change, Store

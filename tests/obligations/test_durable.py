@@ -11,13 +11,13 @@ import pytest
 
 from tests.obligations.scene import GUARD_S, Scene, codes
 from twophp.core.errors import ConfigError, StoreUnavailable
-from twophp.engine.ledger import open_ledger
 from twophp.obligations import ObligationTracker, State
 from twophp.stores.clock import mint_uuid
 from twophp.stores.ring_file import RingFile
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.rotate import rotate
 from twophp.stores.sqlite.verify import verify
+from twophp.storing.ledger import open_ledger
 
 CANARY = "canary-51ab"
 

@@ -16,8 +16,8 @@ from tests.obligations.processes import run_workers
 from tests.obligations.scene import GUARD_S, TIMEOUT_MS, Scene, Sink, codes, refused
 from twophp.core.errors import StoreError
 from twophp.core.job import Tries
-from twophp.engine.calling import AT_A_TIME
-from twophp.engine.effects import decode_payload, encode_payload
+from twophp.delivery.calling import AT_A_TIME
+from twophp.engine.obligations.effects import decode_payload, encode_payload
 from twophp.obligations import Effect, ObligationTracker, State, Statement
 
 

@@ -19,8 +19,8 @@ from twophp.asgi.messages import Send
 from twophp.asgi.server import Server
 from twophp.core.errors import CommitUnknown, Refused, StoreError, StoreOverloaded, StoreUnavailable
 from twophp.core.obligation import Decision, Obligation, Rollback, State
-from twophp.engine.bound import BoundObligations
-from twophp.engine.obligation_changes import Wanted
+from twophp.engine.obligations.bound import BoundObligations
+from twophp.engine.obligations.changes import Wanted
 from twophp.obligations import ObligationError
 from twophp.ports import Obligations
 from twophp.stores.sqlite.verify import verify

@@ -13,7 +13,7 @@ import pytest
 
 from tests.obligations.scene import GUARD_S, TIMEOUT_MS, Scene, Sink, codes
 from twophp.core.errors import KeyMissing, StoreUnavailable
-from twophp.engine import obligations
+from twophp.engine.obligations import flow as obligations
 from twophp.obligations import ObligationTracker, State
 from twophp.stores.vault import KeyRing
 

@@ -18,8 +18,8 @@ from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.metrics import Metrics, metrics_app
 from twophp.core.errors import ConfigError, DeliveryFailed
 from twophp.core.job import DEFAULT_TRIES, Command, Delivered, Enqueue, Failed, decide
-from twophp.engine.observe import SILENT, observed_by
 from twophp.kernel.commands import Making
+from twophp.observability.observe import SILENT, observed_by
 from twophp.ports import Change
 from twophp.stores.sqlite import SQLiteStore
 

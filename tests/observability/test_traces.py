@@ -18,7 +18,7 @@ from tests.observability.calls import Caller, calling, shop
 from twophp.asgi.observers import Observers
 from twophp.core.policy import Policy
 from twophp.engine.endpoints import Endpoints
-from twophp.engine.observe import SILENT
+from twophp.observability.observe import SILENT
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -17,9 +17,9 @@ from twophp.client.options import options_of
 from twophp.client.requests import TwoPhaseAdapter
 from twophp.core.errors import ConfigError
 from twophp.engine.environment import KNOWN, warn_of_unknown
-from twophp.engine.ship import Shipping
 from twophp.obligations import AsyncObligationTracker, ObligationTracker
 from twophp.registrar import AsyncRegistrar, Registrar
+from twophp.shipping.shipper import Shipping
 
 SRC = Path(__file__).parents[2] / "src"
 CLIENT: dict[str, Any] = {"ledger": "memory:", "source": "checkout"}

@@ -13,11 +13,11 @@ from twophp.core.intent_commands import Confirm, Register, Settle
 from twophp.core.phase import Decision
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
-from twophp.engine.ledger import open_ledger
 from twophp.kernel.commands import Asked
 from twophp.ports import Change, Vault
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
+from twophp.storing.ledger import open_ledger
 
 T0 = 1_767_225_600_000
 POLICY = Policy.standard()

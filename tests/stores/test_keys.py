@@ -19,7 +19,6 @@ from tests.stores.orders import T0, HandClock, orders
 from twophp import dev_ephemeral_key
 from twophp.core.errors import ConfigError, KeyMissing, StoreUnavailable, TwoPHPError, VaultError
 from twophp.core.identity import seal_context
-from twophp.engine.ledger import open_ledger
 from twophp.stores import ring_file
 from twophp.stores.keys import (
     RETIRE_GRACE_MS,
@@ -36,6 +35,7 @@ from twophp.stores.ring_file import RingFile, Watch, watching_vault
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import StoreUrl, open_store, open_vault, parse_store_url
 from twophp.stores.vault import AesGcmVault, KeyRing, key_name
+from twophp.storing.ledger import open_ledger
 
 CONTEXT = seal_context("orders", "s1", "payload")
 A, B = base64.b64encode(b"a" * 32).decode(), base64.b64encode(b"\xff" * 32).decode()

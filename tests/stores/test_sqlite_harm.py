@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from tests.stores.orders import LEDGER_ID
 from twophp.core.errors import ConstraintViolation, StoreError
 from twophp.core.intent import Intent, by_logical_key
-from twophp.engine.ledger import open_ledger
 from twophp.kernel.commands import Asked
 from twophp.ports import Change, Put, Statement
 from twophp.stores.sqlite import SQLiteStore, known
@@ -23,6 +22,7 @@ from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.verify import verify
 from twophp.stores.testing import scene
 from twophp.stores.testing.scene import register
+from twophp.storing.ledger import open_ledger
 
 pytestmark = pytest.mark.anyio
 

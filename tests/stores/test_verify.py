@@ -17,8 +17,8 @@ from tests.stores.forging import head_of
 from tests.stores.orders import POLICY, T0, HandClock, orders, raw
 from tests.stores.verifying import filled, forgotten, found, messages
 from twophp.core.errors import ConfigError, JournalBroken, SchemaMismatch
-from twophp.engine.retention import RETENTION_MS
 from twophp.stores.sqlite.verify import Head, Report, verify
+from twophp.storing.retention import RETENTION_MS
 
 
 @pytest.fixture

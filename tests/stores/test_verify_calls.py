@@ -12,10 +12,10 @@ import pytest
 from tests.stores.verifying import found
 from twophp.core.call_machine import DEFAULT_CARE, Attend, Note
 from twophp.core.intent import Phase
-from twophp.engine.ledger import open_ledger
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing.calls import ended, opening, registered, take
 from twophp.stores.testing.scene import WRITER, HandClock
+from twophp.storing.ledger import open_ledger
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tests.stores.orders import POLICY, HandClock, orders
 from twophp.core import job, obligation
-from twophp.engine.retention import RETENTION_MS, purge
 from twophp.kernel.commands import Asked
 from twophp.ports import Change, Find, Put, Records
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import Head, verify
+from twophp.storing.retention import RETENTION_MS, purge
 
 # Six orders, in this order: four that were settled, one that is waiting, one that was abandoned.
 # Each settled one has three lines: registered, confirmed, settled. Line 1 is about s0, lines 4 to 6 are about s1.

@@ -4,9 +4,9 @@ from twophp.asgi.cors import CORS_ALLOW_HEADERS, CORS_EXPOSE_HEADERS, ExposeFiel
 from twophp.asgi.middleware import TwoPhaseMiddleware
 from twophp.asgi.outgoing import Outgoing
 from twophp.core.job import Tries
-from twophp.engine.egress import Rules as EgressRules
-from twophp.engine.hooks import Hooks, on_phase
-from twophp.engine.obligation_rules import rules_for as obligation_rules
+from twophp.delivery.egress import Rules as EgressRules
+from twophp.delivery.hooks import Hooks, on_phase
+from twophp.engine.obligations.rules import rules_for as obligation_rules
 
 __all__ = [
     "CORS_ALLOW_HEADERS",

@@ -17,9 +17,9 @@ from twophp.core.intent import SETTLED, Intent, Mode, Phase
 from twophp.core.outcome import has_succeeded
 from twophp.core.policy import ReplayPolicy
 from twophp.core.records import Instant
-from twophp.engine.conditions import ids_of, named
 from twophp.engine.exchange import OF_THE_MOMENT, RawHeaders, StoredResponse, lowered
 from twophp.engine.running import NameResource, Settled, Work
+from twophp.observability.conditions import ids_of, named
 from twophp.wire import emit, fields, grammar
 from twophp.wire.problem import PROBLEMS, Problem, problem
 

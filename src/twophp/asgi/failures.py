@@ -9,7 +9,7 @@ from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Scope
 from twophp.asgi.runs import NOT_SETTLED
 from twophp.core.errors import StoreError, TwoPHPError
-from twophp.engine.conditions import Conditions
+from twophp.observability.conditions import Conditions
 
 log: Final = logging.getLogger("twophp.server")
 

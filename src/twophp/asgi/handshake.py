@@ -45,13 +45,13 @@ from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, Decision
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
 from twophp.core.records import Instant
-from twophp.engine.conditions import Conditions, ids_of, named
+from twophp.delivery.outbox import Owing
 from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredRequest, encode
-from twophp.engine.identify import ANONYMOUS, anonymous, authenticate, principal_of
-from twophp.engine.outbox import Owing
-from twophp.engine.requests import Head, Headers, effective_scheme
 from twophp.engine.running import Settled
+from twophp.identity.head import Head, Headers, effective_scheme
+from twophp.identity.identify import ANONYMOUS, anonymous, authenticate, principal_of
+from twophp.observability.conditions import Conditions, ids_of, named
 from twophp.wire import fields
 from twophp.wire.grammar import TRUE
 from twophp.wire.parse import PhaseOne, PhaseTwo, Request, StatusRead, asks_for_status, parse, parse_ordinary

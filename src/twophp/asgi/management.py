@@ -28,7 +28,7 @@ from twophp.core.entry import Actor, LedgerEntry
 from twophp.core.errors import Unauthenticated, WireError
 from twophp.core.records import Instant
 from twophp.engine.evidence import evidence_of, intents_of
-from twophp.engine.requests import Head
+from twophp.identity.head import Head
 from twophp.ports import Calls, Find, WholeStore
 from twophp.wire.evidence import evidence_document, lease_document
 from twophp.wire.rows import Id, row_document

@@ -12,8 +12,8 @@ import msgspec
 
 from twophp.core.errors import WireError
 from twophp.core.records import Instant
-from twophp.engine.requests import Head, Headers, tls_facts
 from twophp.engine.running import Execution
+from twophp.identity.head import Head, Headers, tls_facts
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

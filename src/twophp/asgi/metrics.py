@@ -24,7 +24,7 @@ from twophp.core.intent import Intent
 from twophp.core.machine import Replay
 from twophp.core.outcome import INDETERMINATE
 from twophp.core.phase import Decision
-from twophp.engine.observe import PhaseNumber
+from twophp.observability.observe import PhaseNumber
 from twophp.ports import Load
 
 NO_ENDPOINT: Final = ""  # What is not there has none.

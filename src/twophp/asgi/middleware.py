@@ -51,18 +51,18 @@ from twophp.asgi.shapes import Shape, Shapes, name_of
 from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
 from twophp.core.intent import Mode
 from twophp.core.settings import knows_its_settings, several
-from twophp.engine.conditions import Conditions
 from twophp.engine.current import take_over
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
-from twophp.engine.identify import Identify, anonymous
-from twophp.engine.ledger import open_ledger
-from twophp.engine.requests import effective_scheme, proxies
-from twophp.engine.ship import PULL_PATH
+from twophp.identity.head import effective_scheme, proxies
+from twophp.identity.identify import Identify, anonymous
+from twophp.observability.conditions import Conditions
 from twophp.ports import Clock
+from twophp.shipping.shipper import PULL_PATH
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import open_vault, opening
+from twophp.storing.ledger import open_ledger
 from twophp.wire.grammar import TRUE
 from twophp.wire.mistaken import mistaken_opt_in
 from twophp.wire.parse import MUTATIONS, asks_for_status, opted_in

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.engine.endpoints import Endpoints
-from twophp.engine.obligations import Told
-from twophp.engine.observe import Observer, observed_by
+from twophp.engine.obligations.flow import Told
+from twophp.observability.observe import Observer, observed_by
 from twophp.ports import Load
 from twophp.wire import fields
 from twophp.wire.mistaken import Mistaken
@@ -77,7 +77,7 @@ def _metrics(service: str, endpoints: Endpoints, wanted: WantsMetrics) -> Metric
 
 
 def _counting(service: str, wanted: WantsMetrics) -> Told:
-    from twophp.engine.obligation_metrics import counting  # noqa: PLC0415 - an extra, and there by now.
+    from twophp.engine.obligations.metrics import counting  # noqa: PLC0415 - an extra, and there by now.
 
     return counting(wanted, service)
 

@@ -23,17 +23,17 @@ from twophp.core.intent import Intent
 from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.records import Instant
 from twophp.core.settings import Kinds, SettingsStruct, check_kinds, several
-from twophp.engine.callbacks import callback_deliverer, callback_letter, signed_post
-from twophp.engine.effects import act_deliverer
-from twophp.engine.egress import Lines, Resolver, Rules, check_url, system_resolver
-from twophp.engine.egress_lookups import Lookups
+from twophp.delivery.callbacks import callback_deliverer, callback_letter, signed_post
+from twophp.delivery.egress import Lines, Resolver, Rules, check_url, system_resolver
+from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.hooks import HOOKS, Hooks, hook_deliverer
+from twophp.delivery.outbox import Barrier, Letter, Outbox, Owing
+from twophp.delivery.webhooks import MAX_SIGNATURES, Secret, read_secret
 from twophp.engine.environment import names, secret_in
-from twophp.engine.hooks import HOOKS, Hooks, hook_deliverer
-from twophp.engine.identify import Who, principal_of
-from twophp.engine.obligation_rules import Rules as ObligationRules
-from twophp.engine.observe import SILENT, Observer
-from twophp.engine.outbox import Barrier, Letter, Outbox, Owing
-from twophp.engine.webhooks import MAX_SIGNATURES, Secret, read_secret
+from twophp.engine.obligations.effects import act_deliverer
+from twophp.engine.obligations.rules import Rules as ObligationRules
+from twophp.identity.identify import Who, principal_of
+from twophp.observability.observe import SILENT, Observer
 from twophp.ports import LedgerStore, Vault
 from twophp.wire.callback import Acknowledgement, encode
 

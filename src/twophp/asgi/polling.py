@@ -21,8 +21,8 @@ from twophp.asgi.server import Server
 from twophp.core.errors import Refused, StoreError, Unauthenticated, WireError
 from twophp.core.intent import Intent, Phase
 from twophp.engine.endpoints import Endpoints
-from twophp.engine.identify import authenticate
-from twophp.engine.requests import Head, effective_scheme
+from twophp.identity.head import Head, effective_scheme
+from twophp.identity.identify import authenticate
 from twophp.wire import emit
 
 READS: Final = frozenset({"GET", "HEAD"})

@@ -8,7 +8,7 @@ from twophp.asgi.answers import INTERNAL_ERROR
 from twophp.asgi.settings import Prevalidate
 from twophp.core.errors import WireError
 from twophp.core.outcome import FAILURE_STATUS
-from twophp.engine.requests import Head
+from twophp.identity.head import Head
 
 
 async def prevalidated(prevalidate: Prevalidate, head: Head, body: bytes) -> None:

@@ -12,8 +12,8 @@ from typing import Final
 from twophp.asgi.answers import OK, of_error
 from twophp.asgi.messages import Answer
 from twophp.core.errors import TwoPHPError
-from twophp.engine.reopening import proved
 from twophp.ports import Store
+from twophp.storing.reopening import proved
 
 READY_PATH: Final = "/_2php/readyz"
 TRY_INTERVAL_S: Final = 1.0

@@ -9,7 +9,7 @@ from twophp.asgi.server import Server
 from twophp.core.intent import Intent
 from twophp.core.outcome import was_redirected
 from twophp.engine.exchange import StoredRequest, StoredResponse, decode_request
-from twophp.engine.requests import Head
+from twophp.identity.head import Head
 
 
 async def follows(server: Server, intent: Intent | None, head: Head, scope: Scope) -> bool:

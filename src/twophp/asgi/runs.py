@@ -18,9 +18,9 @@ from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.intent_commands import Confirm
 from twophp.core.machine import Goto
 from twophp.core.phase import Decision
-from twophp.engine.conditions import Conditions
 from twophp.engine.running import Answered, Execution, Settled, Work
 from twophp.kernel.intents import NotNamed
+from twophp.observability.conditions import Conditions
 
 log: Final = logging.getLogger("twophp.server")
 

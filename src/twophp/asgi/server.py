@@ -24,20 +24,20 @@ from twophp.core.obligation import ObligationError
 from twophp.core.phase import Decision
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key
-from twophp.engine.bites import MOST_LEFT
-from twophp.engine.calling import AT_A_TIME, Caller
-from twophp.engine.conditions import Conditions, ids_of, named
+from twophp.delivery.calling import AT_A_TIME, Caller
 from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Executions
 from twophp.engine.intents import Intents
-from twophp.engine.obligation_changes import Held
-from twophp.engine.obligation_retention import INTERVAL_S as RETENTION_INTERVAL_S
-from twophp.engine.obligations import Obligations, Told
-from twophp.engine.observe import SILENT, Observer, Publishing, observed_by
-from twophp.engine.retention import purge
+from twophp.engine.obligations.changes import Held
+from twophp.engine.obligations.flow import Obligations, Told
+from twophp.engine.obligations.retention import INTERVAL_S as RETENTION_INTERVAL_S
 from twophp.engine.running import Answered, Settled, Work
-from twophp.engine.ship import Shipper
+from twophp.observability.conditions import Conditions, ids_of, named
+from twophp.observability.observe import SILENT, Observer, Publishing, observed_by
 from twophp.ports import MintId, Vault, WholeStore
+from twophp.shipping.shipper import Shipper
+from twophp.storing.bites import MOST_LEFT
+from twophp.storing.retention import purge
 from twophp.wire import grammar
 from twophp.wire.rows import encode_batch
 

@@ -18,13 +18,13 @@ from twophp.core.intent import Intent
 from twophp.core.quota import DEFAULT_QUOTA, Quota
 from twophp.core.settings import Kinds, check_bounds, check_kinds, several
 from twophp.engine.endpoints import NEVER_REGISTERED, Endpoints
-from twophp.engine.identify import Identify
-from twophp.engine.obligation_rules import Rules as ObligationRules
-from twophp.engine.requests import Head, Proxies
-from twophp.engine.retention import RETENTION_MS
-from twophp.engine.ship import Shipping, shipping
+from twophp.engine.obligations.rules import Rules as ObligationRules
+from twophp.identity.head import Head, Proxies
+from twophp.identity.identify import Identify
 from twophp.ports import Clock
+from twophp.shipping.shipper import Shipping, shipping
 from twophp.stores.urls import SUPPORTED, parse_store_url
+from twophp.storing.retention import RETENTION_MS
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.paths import CONFIRM_SUFFIX
 

@@ -13,7 +13,7 @@ from opentelemetry.trace import get_current_span
 from twophp.core import job
 from twophp.core.intent import Intent
 from twophp.core.phase import Decision
-from twophp.engine.observe import PhaseNumber
+from twophp.observability.observe import PhaseNumber
 
 CLIENT_CORRELATION_ID: Final = "twophp.client_correlation_id"
 SERVER_CORRELATION_ID: Final = "twophp.server_correlation_id"

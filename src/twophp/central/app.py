@@ -13,25 +13,23 @@ from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 
 from twophp import __version__
-from twophp.central import (
-    api_admin,
-    api_export,
-    api_ingest,
-    api_live,
-    api_problems,
-    api_proofs,
-    api_queries,
-    oidc_login,
-)
-from twophp.central.access import Access, Principal
-from twophp.central.api_problems import answer_to, problem_of
-from twophp.central.api_routes import components
-from twophp.central.api_state import Central
+from twophp.central.api import admin as api_admin
+from twophp.central.api import export as api_export
+from twophp.central.api import live as api_live
+from twophp.central.api import problems as api_problems
+from twophp.central.api import proofs as api_proofs
+from twophp.central.api import queries as api_queries
+from twophp.central.api.problems import answer_to, problem_of
+from twophp.central.api.routes import components
+from twophp.central.api.state import Central
+from twophp.central.auth import oidc_login
+from twophp.central.auth.access import Access, Principal
+from twophp.central.auth.oidc import Oidc
+from twophp.central.ingest import api as api_ingest
+from twophp.central.ingest.pull import Puller
 from twophp.central.missing import Heard
-from twophp.central.oidc import Oidc
 from twophp.central.ports import Access as AccessLine
 from twophp.central.ports import CentralStore
-from twophp.central.pull import Puller
 from twophp.central.questions import SILENT_MS
 from twophp.core.errors import StoreError
 from twophp.ports import Clock, MintId

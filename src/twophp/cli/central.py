@@ -15,11 +15,11 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from twophp.central.access import Access
-from twophp.central.api_documents import TokenRequestDocument, token_of
-from twophp.central.opening import open_central
+from twophp.central.api.documents import TokenRequestDocument, token_of
+from twophp.central.auth.access import Access
+from twophp.central.ingest.pull import management_token
 from twophp.central.ports import CentralStore, Role
-from twophp.central.pull import management_token
+from twophp.central.stores.opening import open_central
 from twophp.cli.central_serve import CENTRAL_URL, KEY_VARIABLE, existing, management_key, serve
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, show, table
 from twophp.cli.remote import Remote, is_remote

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import click
 
-from twophp.central.access import Access
-from twophp.central.opening import open_central
+from twophp.central.auth.access import Access
+from twophp.central.ingest.pull import MIN_KEY_BYTES
 from twophp.central.ports import CentralStore, Role
-from twophp.central.pull import MIN_KEY_BYTES
+from twophp.central.stores.opening import open_central
 from twophp.cli.output import examples
 from twophp.core.errors import ConfigError
-from twophp.engine.egress_addresses import is_loopback, read_address
+from twophp.delivery.egress_addresses import is_loopback, read_address
 from twophp.engine.environment import secret_in
 from twophp.stores.ring_file import sync_folder
 from twophp.stores.vault import mint_key
@@ -218,7 +218,7 @@ def existing(url: str) -> str:
 def _oidc(*, allow_insecure: bool, **more: Any) -> Any:
     if more["oidc_issuer"] is None:
         return None
-    from twophp.central.oidc import Oidc, Provider  # noqa: PLC0415
+    from twophp.central.auth.oidc import Oidc, Provider  # noqa: PLC0415
 
     if not more["oidc_audience"]:
         raise click.UsageError("--oidc-issuer needs --oidc-audience")

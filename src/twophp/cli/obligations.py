@@ -19,11 +19,11 @@ from twophp.core.errors import ConfigError, JournalBroken
 from twophp.core.identity import seal_context
 from twophp.core.obligation import Decision, Obligation, ObligationError, Rollback, State, admitted
 from twophp.core.records import Instant, Sealed
-from twophp.engine.effects import Effect, decode_payload
-from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, as_json_line, check_chain, leak_report
-from twophp.engine.obligation_rules import Rules
-from twophp.engine.obligations import Obligations
-from twophp.engine.outbox import Outbox
+from twophp.delivery.outbox import Outbox
+from twophp.engine.obligations.audit import Audit, AuditLine, LeakReport, as_json_line, check_chain, leak_report
+from twophp.engine.obligations.effects import Effect, decode_payload
+from twophp.engine.obligations.flow import Obligations
+from twophp.engine.obligations.rules import Rules
 from twophp.ports import JournalLine
 from twophp.ports import Obligations as Question
 from twophp.stores.clock import mint_uuid

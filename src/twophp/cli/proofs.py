@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import click
 import msgspec
 
-from twophp.central.merkle import leaf_hash, verify_consistency, verify_inclusion
+from twophp.central.proof.merkle import leaf_hash, verify_consistency, verify_inclusion
 from twophp.cli.output import FOUND, counted, examples, note, out, print_json
 from twophp.cli.remote import Remote
 from twophp.core.errors import ConfigError, Refused, WireError

@@ -13,8 +13,8 @@ import msgspec
 from twophp.cli.output import note, safe
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, DeliveryFailed, Refused, StoreUnavailable
+from twophp.delivery.fetch import Answer, Origin, fetch, read_origin
 from twophp.engine.environment import secret_in
-from twophp.engine.fetch import Answer, Origin, fetch, read_origin
 from twophp.ports import MOST_ROWS, Calls, Find, Initiated, Question, Stalled, Tail, Tree
 from twophp.wire.rows import decode_rows
 

@@ -29,7 +29,7 @@ from twophp.core.call_machine import UNKNOWN, Decision, Told
 from twophp.core.errors import Refused, StoreError, WireError
 from twophp.core.intent import Phase
 from twophp.core.settings import knows_its_settings
-from twophp.engine.webhooks import read_secret, verify
+from twophp.delivery.webhooks import read_secret, verify
 from twophp.stores.clock import wall_of
 from twophp.wire.callback import MAX_BODY_BYTES, Acknowledgement, decode
 

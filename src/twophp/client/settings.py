@@ -14,12 +14,12 @@ from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
 from twophp.core.settings import Kinds, check_bounds, check_kinds
 from twophp.engine.environment import CLIENT, with_environment
-from twophp.engine.retention import RETENTION_MS
-from twophp.engine.ship import Shipping, shipping
 from twophp.ports import Clock, MintId
+from twophp.shipping.shipper import Shipping, shipping
 from twophp.stores.clock import mint_uuid, steady_clock, system_clock
 from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import absolute_url
+from twophp.storing.retention import RETENTION_MS
 from twophp.wire import grammar
 from twophp.wire.paths import CONFIRM_SUFFIX
 from twophp.wire.targets import Target, origin_of

@@ -13,12 +13,12 @@ from uuid import UUID
 
 from twophp.core.errors import ConfigError, Refused
 from twophp.core.intent import Intent, Mode
-from twophp.engine.conditions import ids_of, named
-from twophp.engine.statements import refuse_reading
+from twophp.observability.conditions import ids_of, named
 from twophp.ports import Statement
+from twophp.storing.statements import refuse_reading
 
 if TYPE_CHECKING:
-    from twophp.engine.bound import BoundObligations
+    from twophp.engine.obligations.bound import BoundObligations
 
 log: Final = logging.getLogger("twophp.execution")
 

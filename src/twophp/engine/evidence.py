@@ -14,9 +14,9 @@ from twophp.core.intent import Intent, by_pair
 from twophp.core.job import Job, by_job_id
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Key
-from twophp.engine.connectors import CONNECTORS
-from twophp.engine.reopening import found
+from twophp.delivery.connectors import CONNECTORS
 from twophp.ports import Evidence, JournalLine, Obligations, WholeStore
+from twophp.storing.reopening import found
 
 MOST_OBLIGATIONS: Final = 50
 MOST_LINES: Final = 500

@@ -23,8 +23,6 @@ from twophp.core.obligation import ObligationError
 from twophp.core.outcome import has_failed, has_succeeded
 from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision
 from twophp.core.policy import Policy
-from twophp.engine.bound import BoundObligations
-from twophp.engine.conditions import Conditions, ids_of, named
 from twophp.engine.current import RunningIntent, Trial, make_current, reference_of
 from twophp.engine.exchange import (
     StoredRequest,
@@ -36,12 +34,14 @@ from twophp.engine.exchange import (
     storable,
 )
 from twophp.engine.intents import FIRST_FENCE, Intents
-from twophp.engine.obligation_changes import Held, SettlingAll
-from twophp.engine.obligations import Obligations
+from twophp.engine.obligations.bound import BoundObligations
+from twophp.engine.obligations.changes import Held, SettlingAll
+from twophp.engine.obligations.flow import Obligations
 from twophp.engine.persistence import AWAY, Patience, Persistence
 from twophp.engine.recent import Recent
 from twophp.engine.running import Execution, Handler, NameResource, Settled, Work
 from twophp.kernel.intents import PolicyOf
+from twophp.observability.conditions import Conditions, ids_of, named
 from twophp.ports import Statement
 
 log: Final = logging.getLogger("twophp.execution")

@@ -30,11 +30,11 @@ from twophp.core.phase import Decision
 from twophp.core.policy import Policy
 from twophp.core.quota import Quota, by_principal
 from twophp.core.records import Key
-from twophp.engine.observe import SILENT, Observer
-from twophp.engine.reopening import found, transacted
 from twophp.kernel.commands import Reading
 from twophp.kernel.intents import Also, Deciding, Follow, NotNamed, PolicyOf, Seals, Trying, key_of
+from twophp.observability.observe import SILENT, Observer
 from twophp.ports import Admission, Part, Statement, Store, Then, Vault
+from twophp.storing.reopening import found, transacted
 
 log: Final = logging.getLogger("twophp.engine")
 

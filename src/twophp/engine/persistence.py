@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable
 from twophp.core.intent import Intent
-from twophp.engine.conditions import Conditions
 from twophp.kernel.intents import PolicyOf
+from twophp.observability.conditions import Conditions
 
 AWAY: Final = (StoreUnavailable, CommitUnknown, StorePoisoned)  # It may be back at the next try.
 CLOSED: Final = "store_closed"  # It will not be back.

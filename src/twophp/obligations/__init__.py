@@ -3,10 +3,10 @@
 from twophp.core.budget import BudgetExhausted
 from twophp.core.fence import StaleToken
 from twophp.core.obligation import ERRORS, EVENTS, FLOWS, Decision, Obligation, ObligationError, State, UnknownFlow
-from twophp.engine.effects import Effect
-from twophp.engine.fencing import Token
-from twophp.engine.obligation_audit import AuditLine, LeakReport, as_json_line, check_chain
-from twophp.engine.obligations import Scanned
+from twophp.engine.obligations.audit import AuditLine, LeakReport, as_json_line, check_chain
+from twophp.engine.obligations.effects import Effect
+from twophp.engine.obligations.fencing import Token
+from twophp.engine.obligations.flow import Scanned
 from twophp.obligations.asynchronous import AsyncGuard, AsyncObligationTracker
 from twophp.obligations.tracker import Guard, ObligationTracker
 from twophp.ports import Statement

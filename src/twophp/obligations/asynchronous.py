@@ -9,10 +9,10 @@ from typing import Any, Literal, Self, Unpack
 from twophp.core.obligation import ALREADY_COMMITTED, Decision, Obligation, ObligationError, Rollback, admitted
 from twophp.core.records import Instant
 from twophp.core.settings import knows_its_settings
-from twophp.engine.fencing import Token
-from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, leak_report
-from twophp.engine.obligation_rules import milliseconds
-from twophp.engine.obligations import Scanned
+from twophp.engine.obligations.audit import Audit, AuditLine, LeakReport, leak_report
+from twophp.engine.obligations.fencing import Token
+from twophp.engine.obligations.flow import Scanned
+from twophp.engine.obligations.rules import milliseconds
 from twophp.obligations.runtime import Apply, Options, Runtime, Which, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
 

@@ -12,13 +12,13 @@ from twophp.core.errors import ConfigError, StoreError
 from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.obligation import LEAK_TIMEOUT_MS, Obligation, ObligationError
 from twophp.core.settings import Kinds, check_kinds
+from twophp.delivery.outbox import Outbox, Wait, wait_for_news
 from twophp.engine.current import current_intent
-from twophp.engine.effects import Act, act_deliverer
-from twophp.engine.fencing import Fencing
-from twophp.engine.obligation_retention import RETENTION_MS
-from twophp.engine.obligation_rules import SCAN_INTERVAL_S, Rules, rules_for
-from twophp.engine.obligations import Obligations, Told
-from twophp.engine.outbox import Outbox, Wait, wait_for_news
+from twophp.engine.obligations.effects import Act, act_deliverer
+from twophp.engine.obligations.fencing import Fencing
+from twophp.engine.obligations.flow import Obligations, Told
+from twophp.engine.obligations.retention import RETENTION_MS
+from twophp.engine.obligations.rules import SCAN_INTERVAL_S, Rules, rules_for
 from twophp.ports import AtOnce, Clock, Statement, Vault
 from twophp.stores.clock import ids_in_order, system_clock
 from twophp.stores.keys import Keys
@@ -202,7 +202,7 @@ def _told(metrics: bool | CollectorRegistry, service: str) -> Told | None:  # no
     if metrics is False:
         return None
     try:
-        from twophp.engine.obligation_metrics import counting  # noqa: PLC0415 - an extra.
+        from twophp.engine.obligations.metrics import counting  # noqa: PLC0415 - an extra.
     except ModuleNotFoundError as error:
         raise ConfigError("metrics need prometheus-client: install twophp[metrics]", code="missing_extra") from error
     return counting(metrics, service)

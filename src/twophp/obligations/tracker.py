@@ -23,11 +23,11 @@ from twophp.core.obligation import (
 )
 from twophp.core.records import Instant
 from twophp.core.settings import knows_its_settings
-from twophp.engine.fencing import Token
-from twophp.engine.obligation_audit import Audit, AuditLine, LeakReport, leak_report
-from twophp.engine.obligation_changes import Wanted
-from twophp.engine.obligation_rules import milliseconds
-from twophp.engine.obligations import Scanned
+from twophp.engine.obligations.audit import Audit, AuditLine, LeakReport, leak_report
+from twophp.engine.obligations.changes import Wanted
+from twophp.engine.obligations.fencing import Token
+from twophp.engine.obligations.flow import Scanned
+from twophp.engine.obligations.rules import milliseconds
 from twophp.obligations.runtime import Apply, Options, Runtime, Which, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
 from twophp.stores.at_once import at_once

@@ -33,7 +33,6 @@ from twophp.core.registration import CompensationRequest, Registration, Registra
 from twophp.core.rulebook import PRIOR_RESULT, REGISTRATION_HOLD, VERIFY_FAILED, Answer
 from twophp.core.settings import Kinds, check_kinds, knows_its_settings
 from twophp.core.surface import SurfaceReport
-from twophp.engine.reopening import transacted
 from twophp.kernel.commands import Asked
 from twophp.ports import Clock, MintId
 from twophp.registrar import changes
@@ -44,6 +43,7 @@ from twophp.registrar.status import Status
 from twophp.registrar.surface import examine_own
 from twophp.registrar.witness import Witness
 from twophp.stores.clock import mint_uuid, system_clock
+from twophp.storing.reopening import transacted
 
 log: Final = logging.getLogger("twophp.registrar")
 

@@ -20,11 +20,11 @@ from tests.central.provider import AUDIENCE, CLIENT, provider
 from tests.central.served import central
 from tests.central.test_pages import HOSTILE, NOW, READING
 from tools import looking, traffic
-from twophp.central.oidc import Oidc, Provider
+from twophp.central.auth.oidc import Oidc, Provider
+from twophp.central.ingest.pull import management_token
 from twophp.central.ports import Role
-from twophp.central.pull import management_token
 from twophp.core.intent import Phase
-from twophp.engine.ship import PULL_PATH
+from twophp.shipping.shipper import PULL_PATH
 
 PHONE: Final[ViewportSize] = {"width": 400, "height": 800}
 DESK: Final[ViewportSize] = {"width": 1300, "height": 900}

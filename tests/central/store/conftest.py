@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore
+from twophp.central.stores.opening import open_central
 
 ENGINES = ("memory", "sqlite", "postgres")
 _numbers = count(1)

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.central.store.scene import LEDGER, T0, client_row, everything, order, outcomes, send
-from twophp.central import merkle
 from twophp.central.ports import CentralStore, Wanted
-from twophp.central.sqlite.store import SqliteCentral
+from twophp.central.proof import merkle
+from twophp.central.stores.sqlite.store import SqliteCentral
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
 from twophp.core.policy import DAY_MS
@@ -20,7 +20,7 @@ from twophp.stores.sqlite.sql import migrations
 
 pytestmark = pytest.mark.anyio
 
-PACKAGE = "twophp.central.sqlite"
+PACKAGE = "twophp.central.stores.sqlite"
 
 
 def failed(number: int, *, indeterminate: bool = True, **facts: Any) -> LedgerEntry:

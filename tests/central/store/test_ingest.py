@@ -25,9 +25,9 @@ from tests.central.store.scene import (
     send_each_by_its_writer,
     writer,
 )
-from twophp.central import merkle
-from twophp.central.opening import open_central
 from twophp.central.ports import CentralStore, Wanted
+from twophp.central.proof import merkle
+from twophp.central.stores.opening import open_central
 from twophp.core.entry import FIELDS, LedgerEntry
 from twophp.core.intent import Phase
 

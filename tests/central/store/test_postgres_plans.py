@@ -8,8 +8,8 @@ import pytest
 
 from tests.central.conftest import schema
 from tests.central.store.scene import order, send
-from twophp.central.postgres import PostgresCentral
-from twophp.central.postgres.database import SQL
+from twophp.central.stores.postgres import PostgresCentral
+from twophp.central.stores.postgres.database import SQL
 
 pytestmark = pytest.mark.anyio
 

@@ -24,10 +24,10 @@ from tests.central.store.scene import (
     server_row,
 )
 from twophp.central.ports import CentralStore, Row, Sla, Wanted
-from twophp.central.postgres import PostgresCentral
-from twophp.central.sqlite import SqliteCentral
-from twophp.central.sqlite.database import SQL
-from twophp.central.sqlite.store import _conditions as asked_for
+from twophp.central.stores.postgres import PostgresCentral
+from twophp.central.stores.sqlite import SqliteCentral
+from twophp.central.stores.sqlite.database import SQL
+from twophp.central.stores.sqlite.store import _conditions as asked_for
 from twophp.core.calltree import call_tree
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import Refused

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from tests.central.store.scene import FOURTEEN, LEDGER, T0, everything, order, outcomes, send
-from twophp.central import merkle
 from twophp.central.ports import Wanted
-from twophp.central.sqlite import SqliteCentral
-from twophp.central.sqlite import store as sqlite_store
-from twophp.central.sqlite.database import Database
-from twophp.central.sqlite.store import EXPORT_ROWS
+from twophp.central.proof import merkle
+from twophp.central.stores.sqlite import SqliteCentral
+from twophp.central.stores.sqlite import store as sqlite_store
+from twophp.central.stores.sqlite.database import Database
+from twophp.central.stores.sqlite.store import EXPORT_ROWS
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import CommitUnknown, Refused, StoreUnavailable
 from twophp.stores.sqlite.connection import CENTRAL_APPLICATION_ID
@@ -38,7 +38,7 @@ def as_first_kept(number: int, row: LedgerEntry) -> tuple[object, ...]:
 
 def write_first_schema(path: Path, rows: list[LedgerEntry]) -> None:
     connection = apsw.Connection(str(path))
-    connection.execute(migrations("twophp.central.sqlite")[0][1])
+    connection.execute(migrations("twophp.central.stores.sqlite")[0][1])
     connection.execute(f"PRAGMA application_id = {CENTRAL_APPLICATION_ID}")
     connection.execute("PRAGMA user_version = 1")
     values = [as_first_kept(number, row) for number, row in enumerate(rows, 1)]

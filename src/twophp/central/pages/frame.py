@@ -16,9 +16,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from twophp.central.access import Principal, Session, csrf_holds, require
-from twophp.central.api_problems import INTERNAL, PROBLEMS, ApiProblem, Problem
-from twophp.central.api_state import Central, central_of
+from twophp.central.api.problems import INTERNAL, PROBLEMS, ApiProblem, Problem
+from twophp.central.api.state import Central, central_of
+from twophp.central.auth.access import Principal, Session, csrf_holds, require
 from twophp.central.pages.rendering import render, url
 from twophp.central.ports import READERS, Role
 from twophp.core.errors import Refused, StoreError, TwoPHPError, Unauthenticated

@@ -9,11 +9,11 @@ import msgspec
 from starlette.responses import Response
 
 from twophp.central.drawing.words import CLASSES, LABELS, duration, row_state
-from twophp.central.merkle import inclusion_path, leaf_hash, verify_inclusion
 from twophp.central.pages.frame import Routes, Visit, not_found, reading
 from twophp.central.pages.rendering import iso, of_pair
 from twophp.central.pages.told import ASKED, DOTS, accounts_of, can_be_asked
 from twophp.central.ports import Row, Service, TreeHead
+from twophp.central.proof.merkle import inclusion_path, leaf_hash, verify_inclusion
 from twophp.central.questions import Tree
 from twophp.core.calltree import Branch
 from twophp.core.entry import FIELDS, LedgerEntry

@@ -8,10 +8,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from twophp.central.access import COOKIE, SESSION_MS, Session
-from twophp.central.addresses import own_address
-from twophp.central.api_state import central_of
-from twophp.central.oidc_login import BEGIN
+from twophp.central.api.state import central_of
+from twophp.central.auth.access import COOKIE, SESSION_MS, Session
+from twophp.central.auth.addresses import own_address
+from twophp.central.auth.oidc_login import BEGIN
 from twophp.central.pages.frame import (
     THEME_COOKIE,
     THEMES,

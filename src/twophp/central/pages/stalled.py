@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from twophp.central.ingest.told import key_of, leases_of
 from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.ports import Row, Wanted
-from twophp.central.told import key_of, leases_of
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
 from twophp.core.pairing import PairKey

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from twophp.central.drawing.words import CLASSES, INDETERMINATE, LABELS
+from twophp.central.ingest.told import Told, keepers, told_about
 from twophp.central.pages.frame import Visit
 from twophp.central.ports import Service
-from twophp.central.told import Told, keepers, told_about
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
 from twophp.core.job import JOB

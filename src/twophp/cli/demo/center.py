@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from twophp.central.access import Access
 from twophp.central.app import create_app
-from twophp.central.opening import open_central
+from twophp.central.auth.access import Access
+from twophp.central.ingest.pull import management_token
 from twophp.central.ports import Role
-from twophp.central.pull import management_token
+from twophp.central.stores.opening import open_central
 from twophp.cli.central_serve import PORT, management_key
 from twophp.cli.demo.fleet import url_of
 from twophp.cli.demo.leash import serve

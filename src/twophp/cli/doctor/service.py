@@ -13,7 +13,7 @@ from twophp.cli.doctor.findings import Finding, fail, ok, warn
 from twophp.cli.rows import lasted
 from twophp.core.policy import HOUR_MS, SECOND_MS, Policy
 from twophp.engine.endpoints import Endpoint, Endpoints
-from twophp.engine.identify import anonymous
+from twophp.identity.identify import anonymous
 
 SHORT_TTL_MS: Final = SECOND_MS
 LONG_TTL_MS: Final = HOUR_MS

@@ -1,0 +1,69 @@
+"""Proofs over HTTP: the tree head, that a row is in it, and that a newer head continues an older one (RFC 9162)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from twophp.central.api.documents import (
+    ConsistencyDocument,
+    HeadDocument,
+    InclusionDocument,
+    head_of,
+    json_answer,
+    row_of,
+)
+from twophp.central.api.problems import ApiProblem
+from twophp.central.api.routes import describe
+from twophp.central.api.state import CentralPart, Reader
+
+MOST: Final = 2**53 - 1
+
+router: Final = APIRouter(tags=["proofs"])
+
+Sequence: TypeAlias = Annotated[int, Path(ge=1, le=MOST)]
+Size: TypeAlias = Annotated[int, Query(ge=0, le=MOST)]
+
+
+@router.get("/v1/proofs/head", **describe(HeadDocument))
+async def head(central: CentralPart, _principal: Reader) -> Response:
+    """The tree head now. Whoever notes it elsewhere finds out later if history was rewritten."""
+    return json_answer(head_of(await central.store.head()))
+
+
+@router.get("/v1/proofs/inclusion/{sequence}", **describe(InclusionDocument, 400, 404))
+async def inclusion(central: CentralPart, _principal: Reader, sequence: Sequence, size: Size | None = None) -> Response:
+    """That leaf `sequence` is in the tree of `size` leaves, by default all there are.
+
+    `root` is told of the whole tree; of a smaller one, the asker has it. `row` is told while no newer version is here.
+    """
+    now = await central.store.head()
+    size = now.size if size is None else size
+    if size > now.size or sequence > size:
+        raise ApiProblem("bad_size")
+    leaf = await central.store.leaf(sequence)
+    if leaf is None:
+        raise ApiProblem("not_found")
+    path = await central.store.inclusion(sequence, size)
+    found = await central.store.after(sequence - 1, 1)
+    row = row_of(found[0]) if found and found[0].sequence == sequence else None
+    root = now.root.hex() if size == now.size else None
+    document = {"sequence": sequence, "size": size, "root": root, "leaf": leaf.hex(), "row": row}
+    return json_answer(document | {"path": [part.hex() for part in path]})
+
+
+@router.get("/v1/proofs/consistency", **describe(ConsistencyDocument, 400))
+async def consistency(
+    central: CentralPart, _principal: Reader, old_size: Size, new_size: Size | None = None
+) -> Response:
+    """That the tree of `new_size` leaves, by default all there are, begins with the one of `old_size`."""
+    now = await central.store.head()
+    size = now.size if new_size is None else new_size
+    if old_size > size or size > now.size:
+        raise ApiProblem("bad_size")
+    path = await central.store.consistency(old_size, size)
+    root = now.root.hex() if size == now.size else None
+    document = {"old_size": old_size, "new_size": size, "new_root": root}
+    return json_answer(document | {"path": [part.hex() for part in path]})

@@ -1,5 +1,0 @@
-"""The central ledger on SQLite."""
-
-from twophp.central.sqlite.store import SqliteCentral
-
-__all__ = ["SqliteCentral"]

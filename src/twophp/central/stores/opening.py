@@ -1,0 +1,23 @@
+"""Central ledger URLs: ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twophp.central.ports import CentralStore
+from twophp.central.stores.postgres import PostgresCentral
+from twophp.central.stores.sqlite import SqliteCentral
+from twophp.ports import MintId
+from twophp.stores.clock import mint_uuid
+from twophp.stores.urls import parse_store_url
+
+POSTGRES: Final = frozenset({"postgresql", "postgres"})
+SUPPORTED: Final = "sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/database"
+
+
+async def open_central(url: str, *, mint: MintId = mint_uuid) -> CentralStore:
+    """The database that ``url`` names, opened and migrated; a SQLite file is made if it is not there."""
+    if url.partition("://")[0] in POSTGRES:
+        return await PostgresCentral.open(url, mint=mint)
+    where = parse_store_url(url, supported=SUPPORTED)
+    return SqliteCentral(where.path or None, mint=mint)

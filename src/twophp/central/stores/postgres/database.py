@@ -1,0 +1,225 @@
+"""Connections to PostgreSQL: opened durable, migrated once, and the one table that maps its errors onto ours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from twophp.central.stores.statements import statements
+from twophp.core.errors import (
+    CommitUnknown,
+    ConfigError,
+    Refused,
+    SchemaMismatch,
+    StoreError,
+    StoreOverloaded,
+    StoreUnavailable,
+    TwoPHPError,
+)
+from twophp.stores.sqlite.sql import migrations
+
+try:
+    import asyncpg  # type: ignore[import-untyped]
+except ImportError:  # pragma: no cover - the extra is part of what the tests install.
+    asyncpg = None
+    _UNHEARD: tuple[Any, ...] = ()
+    _THEIRS: tuple[Any, ...] = ()
+else:
+    # The server said nothing, or was cut off in the middle of a word: the driver then finds its own state impossible.
+    _UNHEARD = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+    _THEIRS = (asyncpg.PostgresError, *_UNHEARD)
+
+CONNECTIONS: Final = 10
+CONNECT_S: Final = 10
+ACQUIRE_S: Final = 10
+STATEMENT_S: Final = 60
+
+# Most questions are about a few ids, and the planner cannot know that: of a table that was not analysed yet, and of any
+# recursion, it expects thousands of rows. So nothing that it does by such a guess may cost much. It would compile the
+# statement, for a hundred times as long as that runs; lay out hash tables of megabytes for fourteen ids; plan anew for
+# every id; and go on reading the whole table because it was small once. What does read much says so (SQL["survey"]).
+_SETTINGS: Final = {
+    "application_name": "twophp central",
+    "synchronous_commit": "on",
+    "jit": "off",
+    "work_mem": "64kB",
+    "hash_mem_multiplier": "1",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+}
+
+SQL: Final = statements(__package__)
+
+
+def _errors() -> tuple[tuple[Any, type[TwoPHPError], str, str], ...]:
+    """What PostgreSQL and its driver say -> what we say. The first match counts."""
+    said = asyncpg.exceptions
+    return (
+        (said.DiskFullError, StoreUnavailable, "disk_full", "the database's disk is full"),
+        (said.ReadOnlySQLTransactionError, StoreUnavailable, "store_read_only", "the database cannot be written"),
+        (said.TooManyConnectionsError, StoreOverloaded, "store_overloaded", "the database takes no more connections"),
+        ((said.CharacterNotInRepertoireError, said.UntranslatableCharacterError), Refused, "bad_text", "no such text"),
+        (said.InsufficientPrivilegeError, ConfigError, "no_privilege", "the database refuses"),
+        ((said.InvalidAuthorizationSpecificationError,), ConfigError, "no_privilege", "the database knows us not"),
+        (said.InvalidCatalogNameError, ConfigError, "no_such_database", "there is no such database"),
+        (said.IntegrityConstraintViolationError, StoreError, "constraint", "the change breaks a constraint"),
+        (
+            (said.PostgresConnectionError, said.OperatorInterventionError, *_UNHEARD),
+            StoreUnavailable,
+            "store_unavailable",
+            "the database does not answer",
+        ),
+        (said.PostgresError, StoreError, "store_error", "the database failed"),
+    )
+
+
+def translate(error: Exception) -> TwoPHPError:
+    """Our error for one of theirs."""
+    for theirs, ours, code, message in _errors():
+        if isinstance(error, theirs):
+            return ours(f"{message}: {error}", code=code)
+    return StoreError(str(error))
+
+
+def is_taken(error: TwoPHPError) -> bool:
+    """Whether a row was refused because its key is taken."""
+    return isinstance(error.__cause__, asyncpg.UniqueViolationError)
+
+
+@asynccontextmanager
+async def _in_our_words() -> AsyncIterator[None]:
+    try:
+        yield
+    except _THEIRS as error:
+        raise translate(error) from error
+
+
+class Database:
+    """A bounded pool of connections to one database."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    @classmethod
+    async def open(cls, url: str) -> Database:
+        """Connect, refuse what would not be durable, and migrate."""
+        if asyncpg is None:
+            raise ConfigError("PostgreSQL needs twophp[postgres]", code="no_driver")
+        async with _in_our_words():
+            pool = await asyncpg.create_pool(
+                url,
+                min_size=1,
+                max_size=CONNECTIONS,
+                timeout=CONNECT_S,
+                command_timeout=STATEMENT_S,
+                server_settings=_SETTINGS,
+                reset=_leave,
+            )
+        database = cls(pool)
+        try:
+            async with database.writing() as connection:
+                await _insist_on_durability(connection)
+                await _migrate(connection)
+        except TwoPHPError:
+            await database.close()
+            raise
+        return database
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Any]:
+        """A connection in a transaction that sees one moment."""
+        async with (
+            _in_our_words(),
+            self._acquired() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            yield connection
+
+    @asynccontextmanager
+    async def surveying(self) -> AsyncIterator[Any]:
+        """The same, for what may read many rows."""
+        async with self.reading() as connection:
+            await connection.execute(SQL["survey"])
+            yield connection
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Any]:
+        """A connection in a transaction; behind the block it is durable, or an error says what is known."""
+        async with _in_our_words(), self._acquired() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            try:
+                yield connection
+            except BaseException:
+                await _roll_back(transaction)
+                raise
+            await _commit(transaction)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        """A connection for one statement, which is a transaction of its own."""
+        async with _in_our_words(), self._acquired() as connection:
+            yield connection
+
+    async def close(self) -> None:
+        """Wait for what is under way, then let go."""
+        async with _in_our_words():
+            await self._pool.close()
+
+    @asynccontextmanager
+    async def _acquired(self) -> AsyncIterator[Any]:
+        try:
+            connection = await self._pool.acquire(timeout=ACQUIRE_S)
+        except TimeoutError as error:
+            message = f"all {CONNECTIONS} connections to the database are busy"
+            raise StoreOverloaded(message) from error
+        try:
+            yield connection
+        finally:
+            await self._pool.release(connection)
+
+
+async def _leave(_connection: Any) -> None:
+    """Nothing is to be undone when a connection goes back: all that is ever set ends with its transaction."""
+
+
+async def _roll_back(transaction: Any) -> None:
+    """What is lost with its connection is rolled back by the server."""
+    try:
+        await transaction.rollback()
+    except _THEIRS:
+        return
+
+
+async def _commit(transaction: Any) -> None:
+    try:
+        await transaction.commit()
+    except asyncpg.IntegrityConstraintViolationError:
+        raise  # Certain: it was refused.
+    except _THEIRS as error:
+        message = f"the commit failed and may still have happened: {error}"
+        raise CommitUnknown(message) from error
+
+
+async def _insist_on_durability(connection: Any) -> None:
+    """Some set-ups trade what we promise for speed."""
+    fsync, whole_pages, commit = await connection.fetchrow(SQL["durability"])
+    if fsync != "on" or whole_pages != "on" or commit == "off":
+        message = f"needs fsync and full_page_writes, got fsync={fsync}, full_page_writes={whole_pages}"
+        raise ConfigError(message, code="weak_durability")
+
+
+async def _migrate(connection: Any) -> None:
+    """Bring the schema to this version of twophp; whoever else starts meanwhile waits."""
+    await connection.execute(SQL["lock_schema"])
+    await connection.execute(SQL["make_schema_version"])
+    there = await connection.fetchval(SQL["schema_version"])
+    newest = migrations(__package__)[-1][0]
+    if there > newest:
+        message = f"schema {there} is newer than this twophp knows ({newest}); upgrade twophp"
+        raise SchemaMismatch(message, code="schema_too_new")
+    for number, script in migrations(__package__):
+        if number > there:
+            await connection.execute(script)
+            await connection.execute(SQL["note_schema_version"], number)

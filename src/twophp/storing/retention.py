@@ -1,0 +1,36 @@
+"""How long a ledger keeps the rows that the central one has (A-59).
+
+A row goes when the central ledger has had its newest version for the retention, and its record is forgotten as well:
+whoever can still be answered from a record has its row beside it. What was never sent is never purged (A-57), so a
+ledger that nobody gathers keeps everything. Each row leaves a line in the journal, which itself stays: `twophp ledger
+verify` tells a row that was purged from one that was taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from twophp.core.entry import LedgerEntry
+from twophp.core.policy import DAY_MS
+from twophp.kernel.retention import Purging
+from twophp.ports import LedgerStore
+from twophp.storing.bites import Bites
+from twophp.storing.reopening import transacted
+
+RETENTION_MS: Final = 30 * DAY_MS
+
+
+async def purge(store: LedgerStore, retention_ms: int) -> int:
+    """Forget the rows that were kept long enough; how many there were."""
+    before = store.now() - retention_ms
+
+    def forget(rows: Sequence[LedgerEntry]) -> Any:
+        return transacted(store, Purging(rows))
+
+    return await Bites("ledger rows", partial(store.outlived, before), forget, _name).run()
+
+
+def _name(row: LedgerEntry) -> str:
+    return f"{row.client_correlation_id} {row.server_correlation_id} {row.actor}"
