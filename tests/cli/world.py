@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from twophp.core.call import by_client_id
-from twophp.core.call_machine import Opening, Told, decide
+from twophp.core.call_commands import Opening, Told
+from twophp.core.call_machine import decide
 from twophp.core.entry import Writer, client_entry
 from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.intent_commands import Confirm, Register, Settle

@@ -17,7 +17,8 @@ import httpx2
 from tests.client.callers import settings
 from twophp.client import TwoPhaseTransport, behind, calling
 from twophp.client.ledger import Ledger
-from twophp.core.call_machine import Command, Decision, Renew
+from twophp.core.call_commands import Command, Renew
+from twophp.core.call_machine import Decision
 
 
 class Dying(httpx2.HTTPTransport):

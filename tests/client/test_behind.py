@@ -17,7 +17,8 @@ from tests.client.callers import KINDS, PATIENCE_S, caller, settings
 from tests.client.shop import Shop, committed, ledger
 from tests.client.test_reconciler import ROOT, Later
 from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport, behind, calling
-from twophp.core.call_machine import Decision, Told
+from twophp.core.call_commands import Told
+from twophp.core.call_machine import Decision
 from twophp.core.intent import Phase
 from twophp.core.machine import Replay
 

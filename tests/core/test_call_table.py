@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.core.profile import STEADY
 from twophp.core.call import IN_LEDGER, OPEN, Call, Evidence, Stage, by_client_id, call_facts, evidence_of, meant_by
+from twophp.core.call_commands import Attend, Command, GiveUp, Note, NotThere, Opening, Release, Renew, Told
 from twophp.core.call_machine import (
     CONTRADICTION,
     DEFAULT_CARE,
@@ -20,17 +21,8 @@ from twophp.core.call_machine import (
     OTHER_INTENT,
     TABLE,
     UNKNOWN,
-    Attend,
-    Command,
     Decision,
-    GiveUp,
-    Note,
-    NotThere,
-    Opening,
-    Release,
-    Renew,
     Signal,
-    Told,
     decide,
 )
 from twophp.core.entry import Writer, broken_rules, client_entry

@@ -10,7 +10,8 @@ import apsw
 import pytest
 
 from tests.stores.verifying import found
-from twophp.core.call_machine import DEFAULT_CARE, Attend, Note
+from twophp.core.call_commands import Attend, Note
+from twophp.core.call_machine import DEFAULT_CARE
 from twophp.core.intent import Phase
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing.calls import ended, opening, registered, take

@@ -14,7 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from twophp.core.call_machine import Decision, Told
+from twophp.core.call_commands import Told
+from twophp.core.call_machine import Decision
 from twophp.core.errors import TwoPHPError
 
 log: Final = logging.getLogger("twophp.client")

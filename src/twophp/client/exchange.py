@@ -11,7 +11,7 @@ from twophp.client.known import Known
 from twophp.client.options import CallOptions
 from twophp.client.settings import Settings
 from twophp.core.call import Call
-from twophp.core.call_machine import Command, Told
+from twophp.core.call_commands import Command, Told
 from twophp.wire.fields import Headers
 from twophp.wire.targets import Target
 

@@ -36,7 +36,8 @@ from twophp.client.resolution import (
     bounded,
 )
 from twophp.core.call import OPEN, Call, Stage
-from twophp.core.call_machine import IS_HELD, NOBODY, Attend, Decision, Note
+from twophp.core.call_commands import Attend, Note
+from twophp.core.call_machine import IS_HELD, NOBODY, Decision
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, StoreError, StoreUnavailable
 from twophp.core.intent import SETTLED, Mode, Phase
 from twophp.core.policy import DAY_MS

@@ -10,7 +10,8 @@ from typing import Any, Final, Self
 from twophp.client.behind import Behind
 from twophp.client.ledger import Ledger
 from twophp.core.call import Call, by_client_id
-from twophp.core.call_machine import Command, Decision, Told
+from twophp.core.call_commands import Command, Told
+from twophp.core.call_machine import Decision
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, TwoPHPError
 from twophp.kernel.commands import Asked, Reading
 from twophp.ports import Command as StoreCommand

@@ -13,7 +13,8 @@ from twophp.client.behind import BehindOnLoop
 from twophp.client.outgoing import callback_token
 from twophp.client.settings import Settings
 from twophp.core.call import CALL, IN_LEDGER, OPEN, Call, Stage, by_client_id
-from twophp.core.call_machine import Attend, Care, Command, Decision, Renew, Told, decide
+from twophp.core.call_commands import Attend, Command, Renew, Told
+from twophp.core.call_machine import Care, Decision, decide
 from twophp.core.entry import Writer, client_entry
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
 from twophp.core.identity import seal_context

@@ -9,7 +9,8 @@ from typing import Any, Final
 from twophp.client.exchange import Around, Asked, CallInfo, Effect, Outcome, Record, RecordBehind, Reply
 from twophp.client.settings import Settings
 from twophp.core.call import ASKABLE, OPEN, Call, Stage, meant_by
-from twophp.core.call_machine import Command, Decision, NotThere, Opening, Release, Told
+from twophp.core.call_commands import Command, NotThere, Opening, Release, Told
+from twophp.core.call_machine import Decision
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, StoreError, WireError
 from twophp.core.identity import digest
 from twophp.core.intent import SETTLED, Mode, Phase

@@ -25,7 +25,8 @@ from twophp.client.notebook import STAND_IN_TTL_MS
 from twophp.client.settings import Options, settings_of
 from twophp.client.sharing import LoopLedger, give_back_on_loop, take_share_on_loop
 from twophp.core.call import Evidence, evidence_of
-from twophp.core.call_machine import UNKNOWN, Decision, Told
+from twophp.core.call_commands import Told
+from twophp.core.call_machine import UNKNOWN, Decision
 from twophp.core.errors import Refused, StoreError, WireError
 from twophp.core.intent import Phase
 from twophp.core.settings import knows_its_settings

@@ -20,7 +20,8 @@ from twophp.client.flow import Conversation
 from twophp.client.options import CallOptions
 from twophp.client.outgoing import unsealed_request
 from twophp.core.call import OPEN, Call, Stage
-from twophp.core.call_machine import Attend, Decision, Release
+from twophp.core.call_commands import Attend, Release
+from twophp.core.call_machine import Decision
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, TwoPHPError
 from twophp.wire import response
 from twophp.wire.targets import target_of

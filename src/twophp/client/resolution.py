@@ -27,7 +27,8 @@ from twophp.client.exchange import Effect, Keep, Look, Lost, NotSent, Outcome, P
 from twophp.client.notebook import ENDED, Notebook
 from twophp.client.outgoing import own_headers
 from twophp.core.call import Stage
-from twophp.core.call_machine import Decision, GiveUp, NotThere
+from twophp.core.call_commands import GiveUp, NotThere
+from twophp.core.call_machine import Decision
 from twophp.core.errors import Advice, PhaseError
 from twophp.core.intent import SETTLED, Phase
 from twophp.core.policy import DAY_MS

@@ -26,12 +26,13 @@ Theory. A client knows what it was told, and one thing more: whether it still me
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
 from twophp.core.call import CALL, IN_LEDGER, OPEN, UNPROVEN, Call, Stage, call_facts
-from twophp.core.intent import Mode, Phase
+from twophp.core.call_commands import Attend, Command, GiveUp, Note, NotThere, Release, Renew, Told
+from twophp.core.intent import Phase
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.policy import DAY_MS, HOUR_MS, SECOND_MS
 from twophp.core.records import Instant, JournalEvent
@@ -231,80 +232,6 @@ class Care(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_CARE: Final = Care()
-
-
-class Opening(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a call is from the beginning."""
-
-    client_correlation_id: str
-    parent_reference_id: str
-    method: str
-    url: str
-    meant: str
-    target: str
-    service_endpoint: str
-    mode: Mode
-    sent_at: Instant
-    owner: str
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Write it down before it is sent."""
-
-    opening: Opening
-
-
-class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the server said, on which channel and when. ``opening`` makes the record if there is none yet."""
-
-    phase: Phase
-    by: Literal["phase_1", "phase_2", "status_read", "callback"]
-    at: Instant
-    opening: Opening | None = None
-    server_correlation_id: str = ""
-    ttl_ms: int = 0
-    confirm_by: Instant | None = None
-    status: int | None = None
-    resource_id: str | None = None
-    status_url: str = ""
-    first: bool = False  # Answers the first request of its driver that could have made the call run.
-    indeterminate: bool = False  # Only of FAILED.
-
-
-class NotThere(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The server says that nothing is registered; ``plain``: because it simply did what was asked (A-06)."""
-
-    plain: bool = False
-    first: bool = False  # See ``Told``.
-
-
-class GiveUp(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """It is too late to confirm, and this driver has not confirmed."""
-
-    fence: int
-
-
-class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The heartbeat of the driver."""
-
-    fence: int
-
-
-class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The driver leaves an open call to whoever comes by next."""
-
-    fence: int
-    error: str = ""
-
-
-class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The reconciler's visit: take over what nobody drives, forget what is old."""
-
-    owner: str
-    dead_driver: str | None = None  # What it drove is taken over at once; NOBODY: what was let go of is.
-
-
-Command: TypeAlias = Note | Told | NotThere | GiveUp | Renew | Release | Attend
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

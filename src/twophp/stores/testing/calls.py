@@ -9,7 +9,8 @@ import pytest
 
 from twophp.core import call_machine as machine
 from twophp.core.call import CALL, IN_LEDGER, Call, Stage, by_client_id
-from twophp.core.call_machine import DEFAULT_CARE, Attend, Command, Note, Opening, Renew, Told
+from twophp.core.call_commands import Attend, Command, Note, Opening, Renew, Told
+from twophp.core.call_machine import DEFAULT_CARE
 from twophp.core.entry import client_entry
 from twophp.core.errors import StoreError
 from twophp.core.intent import Mode, Phase
