@@ -41,7 +41,8 @@ PHASE = """\
 CALL = """\
 ## Call: what a client knows of an intent at its server
 
-`src/twophp/core/call_machine.py`. SENT is only noted, not in the ledger; everything else is what the client was told.
+`src/twophp/core/call_machine.py`. SENT is only noted, not in the ledger. GIVEN_UP is what only
+the client knows: its row says WAITING_CONFIRM, as it was told. Everything else is what the client was told.
 """
 
 OBLIGATION = """\

@@ -148,6 +148,15 @@ class Losing(httpx2.BaseTransport):
         self._inner.close()
 
 
+class Forgetful(httpx2.HTTPTransport):
+    """Breaks a header of every confirm on its way."""
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/confirm"):
+            request.headers["DTT-2PHP-Client-Correlation-ID"] = "not the one, not even an id"
+        return super().handle_request(request)
+
+
 def _kind(request: httpx2.Request) -> str:
     if "dtt-2php-server-correlation-id" not in request.headers:
         return "phase_1"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
-from tests.client.callers import HandTime, Losing, caller, settings
+from tests.client.callers import Caller, Forgetful, HandTime, Losing, caller, settings
 from tests.client.shop import Heard, Shop, committed, ledger, pair, shop
-from twophp.client import Advice, PhaseError, TwoPhaseTransport, calling
+from twophp.client import Advice, PhaseError, Reconciliation, TwoPhaseTransport, calling
 from twophp.core.intent import Phase
 from twophp.stores.clock import system_clock
+from twophp.stores.sqlite.verify import verify
 
 
 def slow(time: HandTime, by_ms: int, times: int = 1) -> Callable[[str], None]:
@@ -46,6 +48,63 @@ def test_phase_two_leaves_before_the_deadline_or_not_at_all(
     assert (net.sent, orders.runs) == (["phase_1"], [])
     row = pair(tmp_path / "checkout.db", error.client_correlation_id or "")
     assert (row.phase, row.outcome, row.phase_2_timestamp) == (Phase.TTL_EXPIRED, Phase.TTL_EXPIRED, None)
+
+
+class Ahead:
+    """A wall clock that a test sets forward."""
+
+    def __init__(self) -> None:
+        self.by_ms = 0
+
+    def __call__(self) -> int:
+        return system_clock() + self.by_ms
+
+
+def given_up(http: Caller, url: str, **options: Any) -> PhaseError:
+    """Make a call whose confirm does not leave, or one that was given up before."""
+    with calling(**options), pytest.raises(PhaseError) as raised:
+        http.post(f"{url}/orders")
+    assert raised.value.advice is Advice.RESUBMIT
+    return raised.value
+
+
+@pytest.mark.req("A-49", "A-27", "P-9.8-07")
+def test_a_call_given_up_before_its_deadline_is_expired_when_that_has_passed(orders: Shop, tmp_path: Path) -> None:
+    """Until then nobody told the client anything new, so its row says what it was told."""
+    clock = Ahead()
+    with caller("httpx2", tmp_path, clock=clock, transport=Forgetful()) as http:
+        error = given_up(http, orders.url)
+        assert (error.code, error.phase) == ("confirm_refused", "WAITING_CONFIRM")
+        row = pair(tmp_path / "checkout.db", error.client_correlation_id or "")
+        assert (row.phase, row.outcome, row.settled_at) == (Phase.WAITING_CONFIRM, None, None)
+        deadline = row.phase_1_timestamp + row.ttl_ms
+        assert http.reconcile() == Reconciliation(), "not taken over, not asked about"
+        assert pair(tmp_path / "checkout.db", row.client_correlation_id).phase is Phase.WAITING_CONFIRM
+        clock.by_ms = 3_600_000
+        assert http.reconcile() == Reconciliation(), "its caller was told already, and made it anew"
+    row = pair(tmp_path / "checkout.db", row.client_correlation_id)
+    assert (row.phase, row.outcome, row.phase_2_timestamp) == (Phase.TTL_EXPIRED, Phase.TTL_EXPIRED, None)
+    assert row.settled_at is not None
+    assert deadline - 2_000 < row.settled_at < deadline, "the client's own deadline, whenever it was noticed"
+    assert (orders.lines(), orders.runs) == (["POST /orders", "POST /orders/confirm"], [])
+    assert verify(str(tmp_path / "checkout.db")).holds
+
+
+@pytest.mark.req("A-49")
+def test_a_named_call_that_was_given_up_is_never_confirmed(orders: Shop, tmp_path: Path) -> None:
+    clock, time, net = Ahead(), HandTime(), Losing(unsent_phase_2=9, unsent_status=9)
+    options: dict[str, Any] = {"clock": clock, "transport": net, "steady": time, "pause": time.pause, "patience_s": 0.0}
+    with caller("httpx2", tmp_path, **options) as http:
+        first = given_up(http, orders.url, client_correlation_id="the-call")
+        assert (first.code, first.phase) == ("unreachable", "WAITING_CONFIRM")
+        net.plan.clear()  # The server can be reached again.
+        tried = list(net.sent)
+        again = given_up(http, orders.url, client_correlation_id="the-call")
+        assert (again.code, again.phase) == ("ttl_expired", "WAITING_CONFIRM")
+        clock.by_ms = 60_000
+        late = given_up(http, orders.url, client_correlation_id="the-call")
+        assert (late.code, late.phase) == ("ttl_expired", "TTL_EXPIRED"), "the next visit, whoever makes it"
+    assert (net.sent, orders.lines()) == (tried, ["POST /orders"])
 
 
 @pytest.mark.req("A-25")

@@ -15,7 +15,7 @@ import httpx
 import httpx2
 import pytest
 
-from tests.client.callers import PATIENCE_S, caller, settings
+from tests.client.callers import PATIENCE_S, Forgetful, caller, settings
 from tests.client.shop import Shop, served
 from tests.engine.tls_server import Authority
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
@@ -427,18 +427,9 @@ def test_a_confirm_that_is_refused_has_run_nothing(orders: Shop, tmp_path: Path)
     assert (raised.value.code, raised.value.advice, raised.value.phase) == (
         "confirm_refused",
         Advice.RESUBMIT,
-        "TTL_EXPIRED",
-    )
+        "WAITING_CONFIRM",
+    ), "it was given up before its deadline (A-49)"
     assert orders.runs == []
-
-
-class Forgetful(httpx2.HTTPTransport):
-    """Breaks a header of every confirm on its way."""
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        if request.url.path.endswith("/confirm"):
-            request.headers["DTT-2PHP-Client-Correlation-ID"] = "not the one, not even an id"
-        return super().handle_request(request)
 
 
 def test_two_callers_of_one_named_call_do_it_once(orders: Shop, tmp_path: Path) -> None:

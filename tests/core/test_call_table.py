@@ -72,7 +72,8 @@ PROCESSING = after(FIRST, told(Phase.PROCESSING))
 COMMITTED = after(FIRST, told(Phase.COMMITTED, status=200, resource_id="r1"))
 FAILED = after(FIRST, told(Phase.FAILED, status=422))
 EXPIRED = after(FIRST, told(Phase.TTL_EXPIRED))
-ALL = {call.stage: call for call in (SENT, WAITING, PROCESSING, COMMITTED, FAILED, EXPIRED)}
+GIVEN_UP = after(FIRST, GiveUp(fence=1, late=False), now=T0 + 100)
+ALL = {call.stage: call for call in (SENT, WAITING, GIVEN_UP, PROCESSING, COMMITTED, FAILED, EXPIRED)}
 
 
 def test_the_table_is_total() -> None:
@@ -91,11 +92,17 @@ def test_there_is_no_way_back_but_the_one_that_reuse_implies() -> None:
         Stage.FAILED,
         Stage.ABSENT,
     }
+    assert {now for before, now in forward if before is Stage.GIVEN_UP} == {
+        Stage.PROCESSING,
+        Stage.COMMITTED,
+        Stage.FAILED,
+        Stage.TTL_EXPIRED,
+    }, "what was given up is never driven again"
     assert "ABANDONED" not in {stage.value for stage in Stage}
 
 
 @pytest.mark.req("A-34", "A-49")
-@pytest.mark.parametrize("before", [SENT, WAITING, PROCESSING, FAILED, EXPIRED], ids=lambda call: call.stage.value)
+@pytest.mark.parametrize("before", [SENT, WAITING, GIVEN_UP, PROCESSING, FAILED, EXPIRED], ids=lambda call: call.stage)
 def test_what_is_indeterminate_is_noted_whenever_it_is_told(before: Call) -> None:
     lost = told(Phase.FAILED, status=500, indeterminate=True, at=T0 + 5)
     decision = decide(before, lost, T0 + 7)
@@ -176,7 +183,7 @@ def test_a_408_ends_a_call_only_if_it_answers_the_first_confirm() -> None:
 @pytest.mark.parametrize(
     ("command", "never_ran"),
     [
-        (GiveUp(fence=1), True),
+        (GiveUp(fence=1, late=True), True),
         (NotThere(first=True), True),
         (NotThere(first=False), False),
         (told(Phase.TTL_EXPIRED, "status_read", first=False), False),
@@ -187,7 +194,7 @@ def test_an_expired_call_knows_whether_it_can_have_run(command: Command, never_r
     ended = decide(WAITING, command, T0).call
     assert ended is not None
     assert (ended.stage, ended.never_ran) == (Stage.TTL_EXPIRED, never_ran)
-    assert [call.stage for call in ALL.values() if call.never_ran] == [Stage.TTL_EXPIRED]
+    assert [call.stage for call in ALL.values() if call.never_ran] == [Stage.GIVEN_UP, Stage.TTL_EXPIRED]
 
 
 @pytest.mark.req("A-42")
@@ -200,15 +207,83 @@ def test_who_took_a_call_over_never_knows_that_nothing_ran(command: Command) -> 
 
 @pytest.mark.req("A-49")
 def test_only_the_holder_of_the_fence_gives_up_and_only_what_waits() -> None:
-    given_up = decide(WAITING, GiveUp(fence=1), T0)
-    assert given_up.call is not None
-    assert (given_up.call.stage, given_up.steps[0].event) == (Stage.TTL_EXPIRED, "given_up")
+    for late, stage in ((False, Stage.GIVEN_UP), (True, Stage.TTL_EXPIRED)):
+        given_up = decide(WAITING, GiveUp(fence=1, late=late), T0)
+        assert given_up.call is not None
+        assert (given_up.call.stage, given_up.steps[0].event) == (stage, "given_up")
     taken = after_takeover(WAITING)
-    assert decide(taken, GiveUp(fence=1), LEASE_END).code == IS_OVERTAKEN
+    assert decide(taken, GiveUp(fence=1, late=False), LEASE_END).code == IS_OVERTAKEN
     assert decide(taken, Renew(fence=1), LEASE_END).code == IS_OVERTAKEN
     assert decide(taken, Release(fence=1), LEASE_END).code == IS_OVERTAKEN
     for call in (SENT, PROCESSING, COMMITTED, FAILED, EXPIRED):
-        assert decide(call, GiveUp(fence=1), T0).code == NOT_WAITING
+        for late in (False, True):
+            assert decide(call, GiveUp(fence=1, late=late), T0).code == NOT_WAITING
+
+
+DEADLINE = T0 + 29_000
+
+
+@pytest.mark.req("A-49", "A-27")
+def test_what_was_given_up_says_what_was_told_until_its_deadline_has_passed() -> None:
+    row = client_entry(GIVEN_UP, WRITER)
+    assert (row.phase, row.outcome, row.settled_at, broken_rules(row)) == (Phase.WAITING_CONFIRM, None, None, [])
+    assert (GIVEN_UP.due_at, GIVEN_UP.owner) == (DEADLINE, "")
+    for visit in (Attend(owner="other"), Attend(owner="other", dead_driver="")):
+        early = decide(GIVEN_UP, visit, DEADLINE - 1)
+        assert (early.changed, early.code) == (False, None), "nobody drives it, and nobody may"
+    noticed = decide(GIVEN_UP, Attend(owner="other"), DEADLINE + 5_000)
+    assert noticed.call is not None
+    ended = client_entry(noticed.call, WRITER)
+    assert (ended.phase, ended.outcome, ended.settled_at) == (Phase.TTL_EXPIRED, Phase.TTL_EXPIRED, DEADLINE)
+    assert (noticed.call.never_ran, noticed.call.fence, noticed.call.attempts) == (True, 1, 0)
+    (line,) = noticed.steps
+    assert (line.before, line.after, line.at, line.observed_at) == (
+        "GIVEN_UP",
+        "TTL_EXPIRED",
+        DEADLINE,
+        DEADLINE + 5_000,
+    )
+    assert noticed.call.due_at == DEADLINE + 5_000 + DEFAULT_CARE.kept_ms
+
+
+@pytest.mark.req("A-49")
+def test_a_call_without_a_deadline_is_over_when_it_is_given_up() -> None:
+    for confirm_by in (None, T0 - 1):
+        given_up = decide(replace(WAITING, confirm_by=confirm_by), GiveUp(fence=1, late=False), T0).call
+        assert given_up is not None
+        assert (given_up.stage, given_up.due_at) == (Stage.GIVEN_UP, T0)
+
+
+@pytest.mark.req("A-49")
+@pytest.mark.parametrize("phase", [Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED, Phase.TTL_EXPIRED])
+def test_what_the_server_says_of_a_call_that_was_given_up_is_what_the_row_says(phase: Phase) -> None:
+    decision = decide(GIVEN_UP, told(phase, "status_read", at=T0 + 700, first=False), T0 + 900)
+    assert decision.call is not None
+    assert client_entry(decision.call, WRITER).phase is phase
+    assert decision.call.never_ran is (phase is Phase.TTL_EXPIRED), "not the server's word alone: it was given up"
+    acknowledged = decide(GIVEN_UP, told(Phase.PROCESSING, "callback"), T0 + 900).call
+    assert acknowledged is not None
+    assert client_entry(acknowledged, WRITER).phase is Phase.PROCESSING
+
+
+@pytest.mark.req("A-49")
+@pytest.mark.parametrize(
+    "command",
+    [
+        told(Phase.WAITING_CONFIRM, "status_read"),
+        told(Phase.TTL_EXPIRED, first=False),
+        NotThere(first=True),
+        NotThere(plain=True),
+        GiveUp(fence=1, late=False),
+        Renew(fence=1),
+        Release(fence=1, error="no_answer"),
+        Note(opening=opening()),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_nothing_else_changes_what_was_given_up(command: Command) -> None:
+    decision = decide(GIVEN_UP, command, T0 + 900)
+    assert (decision.changed, decision.code) == (False, None)
 
 
 def after_takeover(call: Call) -> Call:
@@ -303,7 +378,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     ),
     st.just(told(Phase.PROCESSING, "callback")),
     st.builds(NotThere, plain=st.booleans(), first=st.booleans()),
-    st.builds(GiveUp, fence=st.integers(1, 3)),
+    st.builds(GiveUp, fence=st.integers(1, 3), late=st.booleans()),
     st.builds(Renew, fence=st.integers(1, 3)),
     st.builds(Release, fence=st.integers(1, 3)),
     st.just(Attend(owner="other")),
@@ -330,7 +405,7 @@ def check(before: Call | None, decision: Decision) -> None:
     if not decision.changed or after_ is None or after_.stage is Stage.ABSENT:
         return
     assert after_.version == (1 if before is None else before.version + 1)
-    assert (after_.stage in OPEN) == (after_.settled_at is None)
+    assert (after_.stage in OPEN or after_.stage is Stage.GIVEN_UP) == (after_.settled_at is None)
     assert after_.due_at is not None
     if after_.stage in IN_LEDGER:
         assert broken_rules(client_entry(after_, WRITER)) == []

@@ -27,6 +27,7 @@ from twophp.client.resolution import (
     ACCEPTED,
     EXPIRED,
     FIRST_DELAY_S,
+    GIVEN_UP,
     LONGEST_DELAY_S,
     REDIRECTED,
     SERVER_ERROR,
@@ -35,7 +36,7 @@ from twophp.client.resolution import (
     Steps,
     bounded,
 )
-from twophp.core.call import OPEN, Call, Stage
+from twophp.core.call import OPEN, UNCONFIRMED, Call, Stage
 from twophp.core.call_commands import Attend, Note
 from twophp.core.call_machine import IS_HELD, NOBODY, Decision
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, StoreError, StoreUnavailable
@@ -116,7 +117,7 @@ class Conversation(Resolution):
         if call.meant != self._meant():
             raise self._failed("id_reused", Advice.FIX, "this client correlation id was used for another request")
         self._target, self._mode = target_of(call.url), call.mode  # As it was made, whatever this transport is set to.
-        if call.stage in OPEN:
+        if call.stage in OPEN or call.stage is Stage.GIVEN_UP:
             yield from self._take_over()
         if self._call is None or self._call.stage is Stage.SENT:
             return (yield from self._phase_one(again=True))
@@ -135,9 +136,12 @@ class Conversation(Resolution):
         """From what is recorded: both ids are known, so the server can be asked."""
         call = self._call
         assert call is not None
-        if call.stage is Stage.TTL_EXPIRED:
+        if call.stage in UNCONFIRMED:
             advice = Advice.RESUBMIT if call.never_ran else Advice.CHECK
-            raise self._failed("ttl_expired", advice, "it was not confirmed in time, as far as the server said")
+            text = (
+                GIVEN_UP if call.stage is Stage.GIVEN_UP else "it was not confirmed in time, as far as the server said"
+            )
+            raise self._failed("ttl_expired", advice, text)
         if call.stage in OPEN:
             left_ms = (call.confirm_by or 0) - self._settings.clock()
             self._deadline = self._steady() + left_ms
@@ -152,7 +156,10 @@ class Conversation(Resolution):
         return found
 
     def _take_over(self) -> Generator[Effect, Any, None]:
-        """Become the driver, or wait for whoever is: two must not decide about one call (see core.call_machine)."""
+        """Become the driver, or wait for whoever is: two must not decide about one call (see core.call_machine).
+
+        Nobody drives what was given up; there the visit ends it, if its deadline has passed.
+        """
         until = self._steady() + round(self._settings.patience_s * 1_000)
         attend = Attend(owner=self._owner, dead_driver=NOBODY)  # Only the reconciler visits less and less often.
         while True:

@@ -204,7 +204,7 @@ class Notebook:
         info: CallInfo = {
             "client_correlation_id": self._id,
             "server_correlation_id": (call.server_correlation_id or None) if call else None,
-            "phase": answer.phase.value if answer else call.stage.value if call else None,
+            "phase": answer.phase.value if answer else (call.phase or call.stage).value if call else None,
             "mode": mode or (Mode.ASYNC if is_async else self._mode).value,
             "resource_id": answer.resource_id if answer else None,
             "indeterminate": self._is_indeterminate(answer),
@@ -219,13 +219,13 @@ class Notebook:
         self, code: str, advice: Advice, text: str, reply: Reply | None = None, *, phase: Phase | None = None
     ) -> PhaseError:
         call = self._call
-        reached = phase.value if phase else call.stage.value if call and call.stage is not Stage.SENT else None
+        reached = phase or (call.phase if call else None)
         where = f"{self._asked.method} {self._target.resource}"
         return PhaseError(
             f"{where}: {text} ({code}; {advice}; client correlation id {self._id})",
             code=code,
             advice=advice,
-            phase=reached,
+            phase=reached.value if reached else None,
             client_correlation_id=self._id,
             server_correlation_id=(call.server_correlation_id or None) if call else None,
             response=reply.native if reply else None,

@@ -19,7 +19,7 @@ from twophp.client.exchange import Around, Asked, Effect, Outcome, Read, Record,
 from twophp.client.flow import Conversation
 from twophp.client.options import CallOptions
 from twophp.client.outgoing import unsealed_request
-from twophp.core.call import OPEN, Call, Stage
+from twophp.core.call import OPEN, UNCONFIRMED, Call, Stage
 from twophp.core.call_commands import Attend, Release
 from twophp.core.call_machine import Decision
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, TwoPHPError
@@ -42,9 +42,10 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one call.
 
     ``phase`` is what its row says by now, and ``outcome`` what that means. It is ``failed`` only if the server knows
-    that it failed, ``expired`` if the server says that it was not confirmed in time, ``open`` while it will be asked
-    about again. A call that has ended, and nobody can say whether its effects happened, is ``indeterminate``. ``code``
-    says why, unless it was committed or its handler refused it; ``advice`` says what may be done.
+    that it failed, ``expired`` if the server says that it was not confirmed in time or this run gave it up, ``open``
+    while it will be asked about again. A call that has ended, and nobody can say whether its effects happened, is
+    ``indeterminate``. ``code`` says why, unless it was committed or its handler refused it; ``advice`` says what may be
+    done.
     """
 
     client_correlation_id: str
@@ -82,7 +83,7 @@ def asking_once(around: Around) -> Around:
 
 
 def reconciling(client_correlation_id: str, around: Around) -> Generator[Effect, Any, Resolved | None]:
-    """Attend to one call; None if there was nothing to do."""
+    """Attend to one call; None if there was nothing to find out, as of one whose maker has given it up and said so."""
     attend = Attend(owner=around.owner)
     decision: Decision = yield Record(client_correlation_id=client_correlation_id, command=attend)
     call = decision.call
@@ -109,7 +110,8 @@ def _finding_out(call: Call, around: Around) -> Generator[Effect, Any, Resolved]
     yield Read(reply=outcome.reply)
     found = conversation.call or call
     # Without a row there is only the answer: a server may tell its outcome and never its id (draft §5.5.7).
-    phase = found.stage.value if conversation.call is not None else outcome.info["phase"] or found.stage.value
+    noted = (found.phase or found.stage).value
+    phase = noted if conversation.call is not None else outcome.info["phase"] or noted
     return _ended(found, phase, outcome.reply)
 
 
@@ -141,11 +143,11 @@ def _resolved(call: Call, code: str, advice: Advice) -> Resolved:
     outcome: ReconciledOutcome = "indeterminate"
     if call.stage in OPEN:
         outcome = "open"
-    elif call.stage is Stage.TTL_EXPIRED:
+    elif call.stage in UNCONFIRMED:
         outcome = "expired"
     elif advice is Advice.DONE:
         outcome = "committed" if call.stage is Stage.COMMITTED else "failed"
-    return _told(call, phase=call.stage.value, outcome=outcome, advice=advice, code=code)
+    return _told(call, phase=(call.phase or call.stage).value, outcome=outcome, advice=advice, code=code)
 
 
 def _told(call: Call, **found: Any) -> Resolved:

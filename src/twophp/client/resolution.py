@@ -42,6 +42,7 @@ MAX_STATUS_BYTES: Final = 16 * 1024 * 1024
 OK, ACCEPTED, REDIRECTED, FAILURE, NOT_FOUND, SERVER_ERROR, LAST_STATUS = 200, 202, 300, 400, 404, 500, 599
 EXPIRED: Final = frozenset({Phase.TTL_EXPIRED, Phase.ABANDONED})
 LATE: Final = "the server says that it was not confirmed in time"
+GIVEN_UP: Final = "it was given up: it was not confirmed, and will not be"
 DOUBTFUL: Final = "the server says that it expired, but a confirm may have been sent whose answer is not known"
 
 Steps: TypeAlias = Generator[Effect, Any, Outcome]
@@ -70,12 +71,15 @@ class Resolution(Notebook):
 
     def _give_up(self, why: str, code: str = "ttl_expired") -> Generator[Effect, Any, None]:
         """No Phase 2 has reached the server, and none will (A-49). Only the holder of the fence may say so."""
-        decision: Decision = yield Record(client_correlation_id=self._id, command=GiveUp(fence=self._fence))
+        command = GiveUp(fence=self._fence, late=self._is_late())
+        decision: Decision = yield Record(client_correlation_id=self._id, command=command)
         if decision.code is None:
             self._call = decision.call
             raise self._failed(code, Advice.RESUBMIT, why)
         self._confirms += 1  # Somebody took it over and may have confirmed it.
         self._call = yield Look(client_correlation_id=self._id)
+        if self._call is not None and self._call.stage is Stage.GIVEN_UP:  # Or has given it up.
+            raise self._failed("ttl_expired", Advice.RESUBMIT, GIVEN_UP)
 
     def _confirm_once(self, *, status_was_read: bool = False) -> Heard:
         try:

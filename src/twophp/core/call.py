@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from twophp.core.identity import digest, payload_digest
-from twophp.core.intent import FACTS_CHARS, Mode
+from twophp.core.intent import FACTS_CHARS, Mode, Phase
 from twophp.core.records import Instant, Key
 
 CALL: Final = "call"
@@ -23,11 +24,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Stage(StrEnum):
-    """How far a call has come, as its client knows it. All but the first two are the draft's phases."""
+    """How far a call has come, as its client knows it. All but the first two and GIVEN_UP are the draft's phases."""
 
     ABSENT = "ABSENT"
     SENT = "SENT"  # On its way to a server that will not wait for a confirm; not in the ledger.
     WAITING_CONFIRM = "WAITING_CONFIRM"
+    GIVEN_UP = "GIVEN_UP"  # This side will never confirm it, and still could: its row says what was told last (A-49).
     PROCESSING = "PROCESSING"
     COMMITTED = "COMMITTED"
     FAILED = "FAILED"
@@ -37,9 +39,19 @@ class Stage(StrEnum):
 
 
 OPEN: Final = frozenset({Stage.SENT, Stage.WAITING_CONFIRM, Stage.PROCESSING})
+"""Somebody drives it, or will take it over."""
 ASKABLE: Final = OPEN - {Stage.SENT}
 """Open, with both ids in a durable row: whoever finds it can ask the server."""
-IN_LEDGER: Final = frozenset(Stage) - {Stage.ABSENT, Stage.SENT}
+PHASES: Final[Mapping[Stage, Phase]] = {
+    Stage.WAITING_CONFIRM: Phase.WAITING_CONFIRM,
+    Stage.GIVEN_UP: Phase.WAITING_CONFIRM,
+    Stage.PROCESSING: Phase.PROCESSING,
+    Stage.COMMITTED: Phase.COMMITTED,
+    Stage.FAILED: Phase.FAILED,
+    Stage.TTL_EXPIRED: Phase.TTL_EXPIRED,
+}
+"""What the ledger row says at each stage that has one."""
+IN_LEDGER: Final = frozenset(PHASES)
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -81,11 +93,18 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         return (by_client_id(self.client_correlation_id),)
 
     @property
+    def phase(self) -> Phase | None:
+        """What its ledger row says; None while it has no row."""
+        return PHASES.get(self.stage)
+
+    @property
     def never_ran(self) -> bool:
         """Whether it is certain that nothing ran and nothing will, so that the call may be made anew."""
-        return self.stage is Stage.TTL_EXPIRED and self.last_error != UNPROVEN
+        return self.stage in UNCONFIRMED and self.last_error != UNPROVEN
 
 
+UNCONFIRMED: Final = frozenset({Stage.GIVEN_UP, Stage.TTL_EXPIRED})
+"""Nobody will confirm it any more, on this side or at all."""
 FIXED_FIELDS: Final = Call.__struct_fields__.index("stage")
 
 

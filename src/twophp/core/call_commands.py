@@ -56,9 +56,10 @@ class NotThere(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GiveUp(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """It is too late to confirm, and this driver has not confirmed."""
+    """This driver has not confirmed, and will not."""
 
     fence: int
+    late: bool  # Whether the deadline has passed: by the driver's steady clock, which counts (A-25).
 
 
 class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -75,10 +76,10 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The reconciler's visit: take over what nobody drives, forget what is old."""
+    """The reconciler's visit: take over what nobody drives, end what was given up in time, forget what is old."""
 
     owner: str
-    dead_driver: str | None = None  # What it drove is taken over at once; NOBODY: what was let go of is.
+    dead_driver: str | None = None  # What it drove is taken over at once; empty: what was let go of is.
 
 
 Command: TypeAlias = Note | Told | NotThere | GiveUp | Renew | Release | Attend

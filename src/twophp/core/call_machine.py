@@ -1,6 +1,6 @@
 """The call machine: every rule about what a client knows of a call it made, and nothing else.
 
-Theory. A client knows what it was told, and one thing more: whether it still means to confirm. Five things follow.
+Theory. A client knows what it was told, and one thing more: whether it still means to confirm. Six things follow.
 
 * A call has a ledger row from the moment both ids are known (draft §5.2.3), and the row says what the server said last
   (A-49). An answer that was overtaken by a later one changes nothing; there is no way back.
@@ -9,6 +9,9 @@ Theory. A client knows what it was told, and one thing more: whether it still me
 * The one thing a client decides by itself is not to confirm: GIVE_UP. Afterwards the same call may be made anew, so it
   must be true. An open call therefore has a driver with a lease and a fence. Whoever takes a call over may confirm it,
   so only the holder of the fence may give it up; a driver that was suspended and comes back is OVERTAKEN.
+* To give up is no statement about the server, where the call still waits. The row says so until the client's deadline
+  has passed, and TTL_EXPIRED from then on (A-49). Until then the call is GIVEN_UP: nobody drives it, asks about it or
+  confirms it, and the first visit after the DEADLINE ends it. What the server says meanwhile is a fact like any other.
 * Facts need no fence. Whoever hears how a call ended writes it down, and the second to do so finds it written.
 * A 408 refuses one confirm; it is no statement about another. It proves that nothing ran only if it answers the first
   request that could have made the call run: the first of its driver, on a call that nobody took over (fence 1). Any
@@ -19,8 +22,8 @@ Theory. A client knows what it was told, and one thing more: whether it still me
     before    NOTE
     told      WAITING, PROCESSING, COMMITTED, FAILED, INDETERMINATE, EXPIRED, LATE, NONE, PLAIN, OTHER
     callback  ACKNOWLEDGED, ACKNOWLEDGED_AGAIN
-    driver    GIVE_UP, RENEW, RELEASE, OVERTAKEN
-    others    TAKE_OVER, HELD, FORGET, IDLE
+    driver    GIVE_UP, GIVE_UP_LATE, RENEW, RELEASE, OVERTAKEN
+    others    TAKE_OVER, HELD, DEADLINE, FORGET, IDLE
 """
 
 from __future__ import annotations
@@ -54,12 +57,14 @@ class Signal(StrEnum):
     ACKNOWLEDGED = "ACKNOWLEDGED"  # The callback came: the point of no return was crossed (draft §5.5.5).
     ACKNOWLEDGED_AGAIN = "ACKNOWLEDGED_AGAIN"  # Delivered a second time (A-39).
     OTHER = "OTHER"  # Told about another server correlation id than before.
-    GIVE_UP = "GIVE_UP"  # Too late to confirm, says the holder of the fence.
+    GIVE_UP = "GIVE_UP"  # It will not be confirmed, says the holder of the fence, though it still could be.
+    GIVE_UP_LATE = "GIVE_UP_LATE"  # The same, and its deadline has passed.
     RENEW = "RENEW"  # Still being driven, says the holder of the fence.
     RELEASE = "RELEASE"  # No longer being driven, says the holder of the fence.
-    OVERTAKEN = "OVERTAKEN"  # Any of the three, from somebody whose fence was taken over.
+    OVERTAKEN = "OVERTAKEN"  # Any of the four, from somebody whose fence was taken over.
     TAKE_OVER = "TAKE_OVER"  # The lease ran out, the driver let go, or it is dead.
     HELD = "HELD"  # The lease still runs.
+    DEADLINE = "DEADLINE"  # It was given up, and its deadline has passed since.
     FORGET = "FORGET"  # It was kept long enough.
     IDLE = "IDLE"  # Nothing to do.
 
@@ -80,11 +85,15 @@ _REPLAY, _IGNORE = Replay(), Ignore()
 _NONE: Final = Goto((_C.ABSENT,), "not_registered")
 _FORGOTTEN: Final = Goto((_C.ABSENT,), "forgotten")
 _CONTRADICTION: Final = Refuse(CONTRADICTION)
+_NOT_WAITING: Final[dict[Signal, Cell]] = dict.fromkeys((_S.GIVE_UP, _S.GIVE_UP_LATE), Refuse(NOT_WAITING))
 _INDETERMINATE: Final = Goto((_C.FAILED,), "indeterminate")
 
 
 def _never(why: str, *signals: Signal) -> dict[Signal, Cell]:
     return dict.fromkeys(signals, Never(why))
+
+
+_NOT_GIVEN_UP: Final = _never("it was not given up, or is over", _S.DEADLINE)
 
 
 def _driven(stage: Stage) -> dict[Signal, Cell]:
@@ -97,6 +106,7 @@ def _driven(stage: Stage) -> dict[Signal, Cell]:
         _S.OVERTAKEN: Refuse(IS_OVERTAKEN),
         _S.IDLE: _IGNORE,
         **_never("it has not ended", _S.FORGET),
+        **_NOT_GIVEN_UP,
     }
 
 
@@ -108,7 +118,7 @@ _ENDED: Final[dict[Signal, Cell]] = {
     _S.PLAIN: _IGNORE,
     _S.ACKNOWLEDGED_AGAIN: _REPLAY,
     _S.OTHER: Refuse(OTHER_INTENT),
-    _S.GIVE_UP: Refuse(NOT_WAITING),
+    **_NOT_WAITING,
     _S.RENEW: _IGNORE,
     _S.RELEASE: _IGNORE,
     _S.OVERTAKEN: Refuse(IS_OVERTAKEN),
@@ -116,6 +126,7 @@ _ENDED: Final[dict[Signal, Cell]] = {
     _S.FORGET: _FORGOTTEN,
     _S.IDLE: _IGNORE,
     **_never("only an open call is driven", _S.TAKE_OVER),
+    **_NOT_GIVEN_UP,
 }
 
 TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
@@ -130,11 +141,11 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.LATE: _IGNORE,
         _S.NONE: _IGNORE,
         _S.PLAIN: _IGNORE,
-        **dict.fromkeys((_S.GIVE_UP, _S.RENEW, _S.RELEASE), Refuse(UNKNOWN)),
+        **dict.fromkeys((_S.GIVE_UP, _S.GIVE_UP_LATE, _S.RENEW, _S.RELEASE), Refuse(UNKNOWN)),
         _S.ACKNOWLEDGED: Refuse(UNKNOWN),  # A-66: only known client ids.
         _S.IDLE: _IGNORE,
         **_never("there is nothing to compare with", _S.OTHER, _S.OVERTAKEN, _S.ACKNOWLEDGED_AGAIN),
-        **_never("there is no lease and no end", _S.TAKE_OVER, _S.HELD, _S.FORGET),
+        **_never("there is no lease and no end", _S.TAKE_OVER, _S.HELD, _S.DEADLINE, _S.FORGET),
     },
     _C.SENT: {
         **_driven(_C.SENT),
@@ -149,7 +160,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.NONE: _NONE,
         _S.PLAIN: Goto((_C.ABSENT,), "plain"),  # A-06: no client ledger row.
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),  # A-41: whichever comes first writes the row.
-        _S.GIVE_UP: Refuse(NOT_WAITING),
+        **_NOT_WAITING,
         **_never("no server id was told yet", _S.OTHER, _S.ACKNOWLEDGED_AGAIN),
     },
     _C.WAITING_CONFIRM: {
@@ -166,8 +177,34 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PLAIN: _IGNORE,
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
         _S.OTHER: Refuse(OTHER_INTENT),
-        _S.GIVE_UP: Goto((_C.TTL_EXPIRED,), "given_up"),  # A-49
+        _S.GIVE_UP: Goto((_C.GIVEN_UP,), "given_up"),  # A-49
+        _S.GIVE_UP_LATE: Goto((_C.TTL_EXPIRED,), "given_up"),
         **_never("it was not acknowledged before", _S.ACKNOWLEDGED_AGAIN),
+    },
+    _C.GIVEN_UP: {
+        _S.NOTE: _REPLAY,
+        _S.WAITING: _REPLAY,
+        # Nobody here confirmed it; what the server says is true all the same, and nothing else is.
+        _S.PROCESSING: Goto((_C.PROCESSING,)),
+        _S.COMMITTED: Goto((_C.COMMITTED,)),
+        _S.FAILED: Goto((_C.FAILED,)),
+        _S.INDETERMINATE: _INDETERMINATE,
+        _S.EXPIRED: Goto((_C.TTL_EXPIRED,)),
+        _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
+        _S.LATE: _IGNORE,
+        _S.NONE: _IGNORE,  # No phase was told, and it ends by itself.
+        _S.PLAIN: _IGNORE,
+        _S.OTHER: Refuse(OTHER_INTENT),
+        _S.GIVE_UP: _REPLAY,
+        _S.GIVE_UP_LATE: Goto((_C.TTL_EXPIRED,)),
+        _S.DEADLINE: Goto((_C.TTL_EXPIRED,)),  # A-49
+        _S.RENEW: _IGNORE,
+        _S.RELEASE: _IGNORE,
+        _S.OVERTAKEN: Refuse(IS_OVERTAKEN),
+        _S.IDLE: _IGNORE,  # Its deadline is to come.
+        **_never("it was not acknowledged before", _S.ACKNOWLEDGED_AGAIN),
+        **_never("only an open call is driven", _S.TAKE_OVER, _S.HELD),
+        **_never("it has not ended", _S.FORGET),
     },
     _C.PROCESSING: {
         **_driven(_C.PROCESSING),
@@ -184,7 +221,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
         _S.ACKNOWLEDGED_AGAIN: _REPLAY,
         _S.OTHER: Refuse(OTHER_INTENT),
-        _S.GIVE_UP: Refuse(NOT_WAITING),
+        **_NOT_WAITING,
     },
     _C.COMMITTED: {
         **_ENDED,
@@ -262,7 +299,7 @@ def decide(call: Call | None, command: Command, now: Instant, care: Care = DEFAU
     if is_history and after in IN_LEDGER:
         news["row_version"] = call.row_version + 1
     changed = msgspec.structs.replace(call, stage=after, version=call.version + 1, **news)
-    steps = (_step(changed, cell, before, now),) if is_history else ()
+    steps = (_step(changed, cell, before, _true_from(call, command, now), now),) if is_history else ()
     return Decision(cell, changed, steps, changed=True)
 
 
@@ -286,9 +323,15 @@ def _signal_of(call: Call | None, command: Command, now: Instant) -> Signal:
             return Signal.PLAIN if command.plain else Signal.NONE
         case Attend():
             return _signal_of_attend(call, command, now)
+    return _signal_of_driver(call, command)
+
+
+def _signal_of_driver(call: Call | None, command: GiveUp | Renew | Release) -> Signal:
     if call is not None and call.fence != command.fence:
         return Signal.OVERTAKEN
-    return {GiveUp: Signal.GIVE_UP, Renew: Signal.RENEW, Release: Signal.RELEASE}[type(command)]
+    if isinstance(command, GiveUp):
+        return Signal.GIVE_UP_LATE if command.late else Signal.GIVE_UP
+    return Signal.RENEW if isinstance(command, Renew) else Signal.RELEASE
 
 
 def _signal_of_told(call: Call | None, told: Told) -> Signal:
@@ -319,7 +362,9 @@ def _signal_of_attend(call: Call | None, command: Attend, now: Instant) -> Signa
     is_due = call.due_at is not None and call.due_at <= now
     if call.stage in OPEN:
         return Signal.TAKE_OVER if is_due or call.owner == command.dead_driver else Signal.HELD
-    return Signal.FORGET if is_due else Signal.IDLE
+    if not is_due:
+        return Signal.IDLE
+    return Signal.DEADLINE if call.stage is Stage.GIVEN_UP else Signal.FORGET
 
 
 def _opened(command: Command) -> Call:
@@ -367,9 +412,7 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
     if isinstance(command, Told) and call.stage is after and (command.by == "callback" or after not in OPEN):
         return {}  # Whoever drives it still does, and what has ended ended before.
     if after not in OPEN:
-        ended_at = command.at if isinstance(command, Told) else now  # When it was told, not when that was written.
-        last_error = UNPROVEN if after is Stage.TTL_EXPIRED and not _proves_that_nothing_ran(call, command) else ""
-        return {"settled_at": ended_at, "owner": "", "last_error": last_error, "due_at": now + care.kept_ms}
+        return {"owner": NOBODY} | _kept(call, after, command, now, care)
     match command:
         case Attend():
             return {
@@ -383,12 +426,29 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
     return {"settled_at": None, "due_at": now + care.lease_ms}
 
 
+def _kept(call: Call, after: Stage, command: Command, now: Instant, care: Care) -> dict[str, Any]:
+    """What nobody drives any more: until its deadline if it was given up, and after its end for a while."""
+    if after is Stage.GIVEN_UP:  # What has no deadline may not be confirmed even now.
+        return {"last_error": "", "due_at": max(now, call.confirm_by or now)}
+    ended_at = command.at if isinstance(command, Told) else _true_from(call, command, now)
+    last_error = UNPROVEN if after is Stage.TTL_EXPIRED and not _proves_that_nothing_ran(call, command) else ""
+    return {"settled_at": ended_at, "last_error": last_error, "due_at": now + care.kept_ms}
+
+
+def _true_from(call: Call, command: Command, now: Instant) -> Instant:
+    """A deadline counts from when it was, whenever it is noticed (A-27)."""
+    is_noticed = isinstance(command, Attend) and call.stage is Stage.GIVEN_UP
+    return call.due_at if is_noticed and call.due_at is not None else now
+
+
 def _proves_that_nothing_ran(call: Call, command: Command) -> bool:
-    return isinstance(command, GiveUp) or (isinstance(command, (Told, NotThere)) and _is_first(call, command))
+    if call.never_ran or isinstance(command, GiveUp):
+        return True
+    return isinstance(command, (Told, NotThere)) and _is_first(call, command)
 
 
-def _step(call: Call, goto: Goto, before: Stage, now: Instant) -> JournalEvent:
+def _step(call: Call, goto: Goto, before: Stage, at: Instant, now: Instant) -> JournalEvent:
     event, detail = goto.event or call.stage.value, call_facts(call)
     return JournalEvent(
-        CALL, call.client_correlation_id, event, before.value, call.stage.value, now, now, call.fence, "", detail
+        CALL, call.client_correlation_id, event, before.value, call.stage.value, at, now, call.fence, "", detail
     )

@@ -98,7 +98,8 @@ def server_entry(intent: Intent, writer: Writer) -> LedgerEntry:
 
 def client_entry(call: Call, writer: Writer) -> LedgerEntry:
     """The client's row: what it called, on whose behalf, and what it was told (draft §10.2, A-49)."""
-    phase = Phase(call.stage.value)
+    phase = call.phase
+    assert phase is not None, "what is only noted has no row"
     assert call.registered_at is not None, "a call is in the ledger from the moment both ids are known"
     return LedgerEntry(
         call.client_correlation_id,

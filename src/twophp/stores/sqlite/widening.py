@@ -51,7 +51,7 @@ def _checkpoint(connection: apsw.Connection) -> None:
 
 def _last_id(connection: apsw.Connection) -> int:
     connection.execute(sql("begin"))
-    is_done = connection.execute("PRAGMA user_version").get == DONE_SCHEMA
+    is_done = connection.execute("PRAGMA user_version").get >= DONE_SCHEMA
     last = 0 if is_done else int(connection.execute(sql("last_id_to_widen")).get)
     connection.execute(sql("rollback"))
     return last
@@ -60,7 +60,7 @@ def _last_id(connection: apsw.Connection) -> int:
 def _step(connection: apsw.Connection, last: int) -> int | None:
     """One transaction. None: nothing is left, or somebody else has finished."""
     connection.execute(sql("begin"))
-    if connection.execute("PRAGMA user_version").get == DONE_SCHEMA:
+    if connection.execute("PRAGMA user_version").get >= DONE_SCHEMA:
         connection.execute(sql("rollback"))
         return None
     position = int(connection.execute(sql("widened_so_far")).get)
@@ -82,7 +82,7 @@ def _indexes() -> Iterator[str]:
 
 def _make_index(connection: apsw.Connection, statement: str) -> None:
     connection.execute(sql("begin"))
-    if connection.execute("PRAGMA user_version").get != DONE_SCHEMA:
+    if connection.execute("PRAGMA user_version").get < DONE_SCHEMA:
         try:
             connection.execute(statement)
         except apsw.ConstraintError:

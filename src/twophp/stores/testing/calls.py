@@ -9,7 +9,7 @@ import pytest
 
 from twophp.core import call_machine as machine
 from twophp.core.call import CALL, IN_LEDGER, Call, Stage, by_client_id
-from twophp.core.call_commands import Attend, Command, Note, Opening, Renew, Told
+from twophp.core.call_commands import Attend, Command, GiveUp, Note, Opening, Renew, Told
 from twophp.core.call_machine import DEFAULT_CARE
 from twophp.core.entry import client_entry
 from twophp.core.errors import StoreError
@@ -155,6 +155,26 @@ class CallContract(TestStage):
         assert [row.actor for row in await store.entries(Stalled())] == ["client"]
         await take(store, ended())
         assert await store.entries(Stalled()) == []
+
+    @shows("A-49")
+    async def test_a_call_that_was_given_up_waits_for_its_deadline(
+        self, store: AuditableStore, clock: HandClock
+    ) -> None:
+        """Until then its row says what was told last; then it is due, and the visit ends it."""
+        await take(store, registered())
+        await take(store, GiveUp(fence=1, late=False))
+        (row,) = await store.entries(Find("client-1"))
+        assert (row.phase, row.outcome) == (Phase.WAITING_CONFIRM, None)
+        deadline = T0 + 29_400
+        assert await store.due(CALL, deadline, EVERYTHING) == []
+        clock.now = deadline
+        assert await store.due(CALL, deadline + 1, EVERYTHING) == [KEY]
+        decision = await take(store, Attend(owner="other"))
+        assert await read(store, KEY) == decision.call
+        (row,) = await store.entries(Find("client-1"))
+        assert (row.phase, row.outcome, row.settled_at) == (Phase.TTL_EXPIRED, Phase.TTL_EXPIRED, deadline)
+        stages = [line.event.after for line in await store.history(KEY)]
+        assert stages == ["WAITING_CONFIRM", "GIVEN_UP", "TTL_EXPIRED"]
 
     async def test_an_id_is_used_for_one_call(self, store: AuditableStore) -> None:
         """Whoever did not look finds it taken, and nothing is left of the attempt."""
