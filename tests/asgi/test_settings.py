@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.asgi.driver import AUTO, CLIENT, OUTGOING, Orders, by_header, serving
 from twophp import Policy, Quota, anonymous
-from twophp.asgi import Hooks, Outgoing, TwoPhaseMiddleware
+from twophp.asgi import EgressRules, Hooks, Outgoing, TwoPhaseMiddleware
 from twophp.core.errors import ConfigError
 from twophp.stores.vault import KeyRing
 
@@ -83,6 +84,29 @@ def test_a_store_or_keys_that_nobody_knows_are_said_before_anything_is_opened(wr
         made(**wrong)
     assert refusal.value.code == code
     assert "hush" not in str(refusal.value)
+
+
+@pytest.mark.req("A-64", "A-65")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("10.0.0.1/8", "is one address with the length of a network; write '10.0.0.0/8' for all of it, or '10.0.0.1'"),
+        (["proxy.internal"], "not an address or network: 'proxy.internal'"),
+        ([10], "not an address or network: 10; write it as a text"),
+    ],
+)
+def test_networks_are_read_alike_wherever_they_are_asked_for(wrong: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as of_proxies:
+        made(trusted_proxies=wrong)
+    with pytest.raises(ConfigError) as of_egress:
+        EgressRules(networks=wrong)
+    assert (of_proxies.value.code, of_egress.value.code) == ("bad_proxy", "bad_egress")
+    for refusal, name in ((of_proxies, "trusted_proxies: "), (of_egress, "networks: ")):
+        assert str(refusal.value).startswith(name)
+        assert said in str(refusal.value)
+    for one in ("10.0.0.0/8", ip_network("10.0.0.0/8"), ip_address("10.0.0.1")):
+        made(trusted_proxies=one)
+        assert len(EgressRules(networks=one).networks) == 1  # type: ignore[arg-type]
 
 
 def test_keys_of_the_environment_are_read_as_early_unless_the_code_has_others(monkeypatch: pytest.MonkeyPatch) -> None:

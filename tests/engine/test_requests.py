@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Network, ip_address, ip_network
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +97,33 @@ def test_a_proxy_is_named_by_its_address_and_not_everybody_is_one(wrong: str) ->
         proxies([wrong])
     assert caught.value.code == "bad_proxy"
     assert repr(wrong) in str(caught.value)
+
+
+@pytest.mark.req("A-64")
+@pytest.mark.parametrize("ours", ["10.0.0.0/8", ip_network("10.0.0.0/8"), ip_address("10.1.2.3")])
+def test_proxies_are_read_like_the_networks_of_the_egress_rules(ours: Any) -> None:
+    for written in (ours, [ours], (ours, "unix"), {ours}):
+        trusted = proxies(written)
+        assert (trusted.trust(PROXY), trusted.trust(("192.0.2.1", 1))) == (True, False)
+
+
+@pytest.mark.req("A-64")
+@pytest.mark.parametrize(
+    "wrong", [10, True, b"10.0.0.0/8", b"\x0a\x00\x00\x00", None, ["10.0.0.0/8"], ip_network("::/0")]
+)
+def test_what_is_no_text_and_no_network_is_no_proxy(wrong: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        proxies([wrong])
+    assert caught.value.code == "bad_proxy"
+    if not isinstance(wrong, list | IPv6Network):
+        with pytest.raises(ConfigError, match="trusted_proxies must be a list of texts") as caught:
+            proxies(wrong)
+        assert caught.value.code == "bad_setting"
+
+
+def test_an_address_with_the_length_of_a_network_is_no_proxy() -> None:
+    with pytest.raises(ConfigError, match=r"'10\.0\.0\.1/8' is one address .* '10\.0\.0\.0/8' for all of it"):
+        proxies("10.0.0.1/8")
 
 
 @pytest.mark.req("A-64")

@@ -50,10 +50,11 @@ from twophp.asgi.settings import (
 from twophp.asgi.shapes import Shape, Shapes, name_of
 from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
 from twophp.core.intent import Mode
-from twophp.core.settings import knows_its_settings, several
+from twophp.core.settings import knows_its_settings
 from twophp.engine.current import take_over
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
+from twophp.engine.networks import Networks
 from twophp.identity.head import effective_scheme, proxies
 from twophp.identity.identify import Identify, anonymous
 from twophp.observability.conditions import Conditions
@@ -139,7 +140,7 @@ class TwoPhaseMiddleware:
         service: str | None = None,
         store: str | None = None,
         keys: Keys | None = None,
-        trusted_proxies: Iterable[str] | None = None,
+        trusted_proxies: Networks | None = None,
         stored_headers: Iterable[str] = (),
         methods: Iterable[str] = MUTATIONS,
         metrics: WantsMetrics = False,
@@ -156,7 +157,7 @@ class TwoPhaseMiddleware:
         self._settings = Settings(
             identify=identify,
             endpoints=endpoints,
-            proxies=proxies(several("trusted_proxies", said.pop("trusted_proxies", ()))),
+            proxies=proxies(said.pop("trusted_proxies", ())),
             stored_headers=header_names(stored_headers),
             methods=method_names(methods),
             **said,

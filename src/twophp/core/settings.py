@@ -103,7 +103,7 @@ def check_bounds(said: object, *, seconds: Iterable[str], milliseconds: Iterable
                 raise ConfigError(f"{name} must be at most {what}", code="bad_setting")
 
 
-def several(name: str, given: object) -> tuple[Any, ...]:
+def several(name: str, given: object, code: str = "bad_setting") -> tuple[Any, ...]:
     """What a setting lists. One text stands for itself, and not for its letters.
 
     What is wrong is told without a quotation: it may be a secret.
@@ -111,5 +111,5 @@ def several(name: str, given: object) -> tuple[Any, ...]:
     if isinstance(given, str):
         return (given,)
     if not isinstance(given, Iterable) or isinstance(given, bytes):
-        raise ConfigError(f"{name} must be a list of texts, not of type {type(given).__name__}", code="bad_setting")
+        raise ConfigError(f"{name} must be a list of texts, not of type {type(given).__name__}", code=code)
     return tuple(given)

@@ -25,7 +25,7 @@ from functools import cache
 from typing import Final
 
 from twophp.core.errors import ConfigError, DeliveryFailed
-from twophp.delivery.egress_addresses import Address, read_address
+from twophp.delivery.egress_addresses import read_address
 from twophp.delivery.egress_http import (
     END_OF_HEAD,
     MAX_INTERIM_ANSWERS,
@@ -39,6 +39,7 @@ from twophp.delivery.egress_http import (
 from twophp.delivery.egress_lookups import MOST_EACH, Resolver
 from twophp.delivery.egress_pool import Line, Lines, open_line
 from twophp.delivery.egress_urls import Rules, Target, check_address, check_url, refused
+from twophp.engine.networks import Address
 
 __all__ = ["Lines", "Resolver", "Rules", "Target", "check_url", "default_tls", "post", "resolve", "system_resolver"]
 

@@ -15,10 +15,9 @@ kernel itself unwraps, and 64:ff9b::/96, which is all that a resolver in an IPv6
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Final, TypeAlias
+from typing import Final
 
-Address: TypeAlias = IPv4Address | IPv6Address
-Network: TypeAlias = IPv4Network | IPv6Network
+from twophp.engine.networks import Address, Network
 
 DENIED_V4: Final = {
     IPv4Network("0.0.0.0/8"): "this_network",  # Linux connects 0.0.0.0 to itself.

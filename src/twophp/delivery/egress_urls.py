@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection
-from ipaddress import IPv4Address, IPv6Address, ip_network
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, ClassVar, Final, cast
 
 import msgspec
@@ -24,7 +24,8 @@ from msgspec.structs import force_setattr
 
 from twophp.core.errors import ConfigError, EgressRefused
 from twophp.core.settings import SettingsStruct
-from twophp.delivery.egress_addresses import LOOPBACK, Address, Network, denied, is_loopback, read_address
+from twophp.delivery.egress_addresses import LOOPBACK, denied, is_loopback, read_address
+from twophp.engine.networks import Address, Network, Networks, entries_of, network_of
 
 MAX_URL_CHARS: Final = 2048
 MAX_NAME_CHARS: Final = 253
@@ -69,7 +70,7 @@ class Rules(SettingsStruct, frozen=True, kw_only=True):
     # None lets every public name through. ``*.example.com`` is everything below example.com, but not itself.
     hosts: Collection[str] | None = None
     # Networks of the operator's own that calls may go to though they are not public: "10.0.0.0/8", or ip_network's.
-    networks: Collection[str | Network] = ()
+    networks: Networks = ()
     # For tests and demos: our own machine, with or without TLS, on any port.
     allow_insecure_loopback: bool = False
 
@@ -77,7 +78,8 @@ class Rules(SettingsStruct, frozen=True, kw_only=True):
         force_setattr(self, "ports", frozenset(_port(port) for port in _several("ports", self.ports)))
         if self.hosts is not None:
             force_setattr(self, "hosts", frozenset(_host_rule(host) for host in _several("hosts", self.hosts)))
-        force_setattr(self, "networks", tuple(_network(network) for network in _several("networks", self.networks)))
+        networks = entries_of("networks", self.networks, code="bad_egress")
+        force_setattr(self, "networks", tuple(network_of("networks", one, code="bad_egress") for one in networks))
         if not isinstance(self.allow_insecure_loopback, bool):  # "no" would open what it is meant to close.
             message = f"allow_insecure_loopback must be True or False, not {self.allow_insecure_loopback!r}"
             raise ConfigError(message, code="bad_egress")
@@ -103,15 +105,6 @@ def _host_rule(given: object) -> str:
     if not _HOST_RULE.fullmatch(rule):
         raise ConfigError(f"not a name, an address, nor *. and a domain: {given!r}", code="bad_egress")
     return rule
-
-
-def _network(given: Any) -> Network:
-    try:
-        if isinstance(given, int | bytes):  # To ip_network, 10 is 0.0.0.10.
-            raise TypeError("write it as a text")  # noqa: TRY301 - one sentence for all that is no network.
-        return ip_network(given)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"not a network: {given!r}; {error}", code="bad_egress") from error
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,18 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
+from twophp.engine.networks import Address, Network, Networks, entries_of, network_of
 
 T = TypeVar("T")
 Scheme: TypeAlias = Literal["http", "https"]
 Peer: TypeAlias = tuple[str, int]
-Network: TypeAlias = IPv4Network | IPv6Network
 
 UNIX: Final = "unix"
 """Stands for a peer without an address among the trusted proxies: a proxy that connects through a Unix socket."""
@@ -151,29 +151,28 @@ class Proxies(msgspec.Struct, frozen=True):
 
 
 NO_PROXIES: Final = Proxies()
+TRUSTED: Final = "trusted_proxies"
+BAD_PROXY: Final = "bad_proxy"
 
 
-def proxies(addresses: Iterable[str]) -> Proxies:
+def proxies(addresses: Networks) -> Proxies:
     """The proxies of a service: addresses, networks, or ``"unix"``. Raises ConfigError on anything else."""
-    entries = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+    entries = entries_of(TRUSTED, addresses, code="bad_setting")
     return Proxies(
         networks=tuple(_network(entry) for entry in entries if entry != UNIX),
         unix=UNIX in entries,
     )
 
 
-def _network(text: str) -> Network:
-    try:
-        network = ip_network(text)
-    except ValueError as error:
-        raise ConfigError(f"not an address or network of a proxy: {text!r}", code="bad_proxy") from error
+def _network(entry: object) -> Network:
+    network = network_of(TRUSTED, entry, code=BAD_PROXY)
     if network.prefixlen == 0:
         # A-64 wants *configured* addresses. To trust everybody is to let every client name its own scheme.
-        raise ConfigError(f"trusting every address trusts every client: {text!r}", code="bad_proxy")
+        raise ConfigError(f"{TRUSTED}: trusting every address trusts every client: {entry!r}", code=BAD_PROXY)
     return network
 
 
-def _address(host: str) -> IPv4Address | IPv6Address | None:
+def _address(host: str) -> Address | None:
     try:
         address = ip_address(host)
     except ValueError:

@@ -26,6 +26,7 @@ from cryptography import x509
 from twophp.core.errors import ConfigError, TwoPHPError, Unauthenticated
 from twophp.core.identity import principal_digest
 from twophp.core.settings import knows_its_settings
+from twophp.engine.networks import Networks
 from twophp.identity.head import Head, Tls, proxies
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def mutual_tls(
     *,
     name: CertificateName = "subject",
     bind_issuer: bool = True,
-    trusted_proxies: Iterable[str] = (),
+    trusted_proxies: Networks = (),
     subject_header: str = "X-Client-Cert-Subject",
     verify_header: str | None = None,
 ) -> Callable[[Head], Principal]:
