@@ -50,11 +50,11 @@ from twophp.asgi.settings import (
 from twophp.asgi.shapes import Shape, Shapes, name_of
 from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
 from twophp.core.intent import Mode
+from twophp.core.networks import Networks
 from twophp.core.settings import knows_its_settings
 from twophp.engine.current import take_over
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
-from twophp.engine.networks import Networks
 from twophp.identity.head import effective_scheme, proxies
 from twophp.identity.identify import Identify, anonymous
 from twophp.observability.conditions import Conditions

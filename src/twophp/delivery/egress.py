@@ -25,6 +25,7 @@ from functools import cache
 from typing import Final
 
 from twophp.core.errors import ConfigError, DeliveryFailed
+from twophp.core.networks import Address
 from twophp.delivery.egress_addresses import read_address
 from twophp.delivery.egress_http import (
     END_OF_HEAD,
@@ -39,7 +40,6 @@ from twophp.delivery.egress_http import (
 from twophp.delivery.egress_lookups import MOST_EACH, Resolver
 from twophp.delivery.egress_pool import Line, Lines, open_line
 from twophp.delivery.egress_urls import Rules, Target, check_address, check_url, refused
-from twophp.engine.networks import Address
 
 __all__ = ["Lines", "Resolver", "Rules", "Target", "check_url", "default_tls", "post", "resolve", "system_resolver"]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-from twophp.engine.networks import Address, Network
+from twophp.core.networks import Address, Network
 
 DENIED_V4: Final = {
     IPv4Network("0.0.0.0/8"): "this_network",  # Linux connects 0.0.0.0 to itself.

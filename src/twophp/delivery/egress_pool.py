@@ -16,9 +16,9 @@ from contextlib import suppress
 from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
+from twophp.core.networks import Address
 from twophp.delivery.egress_http import MAX_ANSWER_HEAD_BYTES
 from twophp.delivery.egress_urls import Target
-from twophp.engine.networks import Address
 
 MOST_LINES: Final = 64
 """How many are kept, all receivers together."""

@@ -23,9 +23,9 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from twophp.core.errors import ConfigError, EgressRefused
+from twophp.core.networks import Address, Network, Networks, entries_of, network_of
 from twophp.core.settings import SettingsStruct
 from twophp.delivery.egress_addresses import LOOPBACK, denied, is_loopback, read_address
-from twophp.engine.networks import Address, Network, Networks, entries_of, network_of
 
 MAX_URL_CHARS: Final = 2048
 MAX_NAME_CHARS: Final = 253

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 import msgspec
 
 from twophp.core.errors import ConfigError
+from twophp.core.networks import Address, Network, Networks, entries_of, network_of
 from twophp.core.records import Instant
-from twophp.engine.networks import Address, Network, Networks, entries_of, network_of
 
 T = TypeVar("T")
 Scheme: TypeAlias = Literal["http", "https"]

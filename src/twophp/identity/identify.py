@@ -25,8 +25,8 @@ from cryptography import x509
 
 from twophp.core.errors import ConfigError, TwoPHPError, Unauthenticated
 from twophp.core.identity import principal_digest
+from twophp.core.networks import Networks
 from twophp.core.settings import knows_its_settings
-from twophp.engine.networks import Networks
 from twophp.identity.head import Head, Tls, proxies
 
 if TYPE_CHECKING:
