@@ -52,6 +52,7 @@ SETTINGS = {
     "replay_wait_ms": "how long a second confirm waits for the first; by default `processing_timeout_ms`",
     "sweep_interval_s": "how often expired, abandoned and crashed intents are looked for",
     "drain_timeout_s": "how long a shutdown waits for handlers",
+    "tune_collector": "quiet Python's garbage collector while the service runs ([below](#the-garbage-collector))",
     "quota": "what one principal may have open",
     "outgoing": "hooks, secrets, and the rules of what may leave",
     "obligations": "what obligations bound to an intent do ([obligations](obligations.md))",

@@ -43,6 +43,7 @@ def test_a_service_is_what_its_environment_says(monkeypatch: pytest.MonkeyPatch)
         "TWOPHP_MAX_RESULT_BYTES": "",
         "TWOPHP_SWEEP_INTERVAL_S": "0.5",
         "TWOPHP_DRAIN_TIMEOUT_S": "3",
+        "TWOPHP_TUNE_COLLECTOR": "0",
         "TWOPHP_LEDGER_RETENTION_MS": "60000",
     }.items():
         monkeypatch.setenv(name, value)
@@ -52,6 +53,7 @@ def test_a_service_is_what_its_environment_says(monkeypatch: pytest.MonkeyPatch)
     assert (len(settings.proxies.networks), settings.proxies.unix) == (1, True)
     assert (settings.max_body_bytes, settings.max_result_bytes) == (2048, 4 * 1024 * 1024)
     assert (settings.sweep_interval_s, settings.drain_timeout_s, settings.ledger_retention_ms) == (0.5, 3, 60_000)
+    assert settings.tune_collector is False
 
 
 def test_what_the_code_says_wins(monkeypatch: pytest.MonkeyPatch) -> None:

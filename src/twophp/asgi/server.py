@@ -25,6 +25,7 @@ from twophp.core.phase import Decision
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key
 from twophp.delivery.calling import AT_A_TIME, Caller
+from twophp.engine.collector import collector
 from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Executions
 from twophp.engine.intents import Intents
@@ -177,6 +178,8 @@ class Server:
         """Begin to sweep, to renew and to deliver, once: crashed handlers may be run from here on."""
         if self._loops:
             return
+        if self.settings.tune_collector:
+            collector.begin()
         heartbeat_s = shortest_lease_ms(self.settings.endpoints) / 3_000
         self._loops = [
             asyncio.create_task(self._every(self.settings.sweep_interval_s, self.sweep)),
@@ -209,6 +212,8 @@ class Server:
         if self._shipper is not None:
             await self._shipper.close()
         await self.store.close()
+        if self._loops and self.settings.tune_collector:
+            collector.end()
         # As long as anything of ours runs, nobody may run it again: if it never ends, until the process does. A store
         # finishes what it has accepted, so a confirm may have begun something while it was closed.
         _when_over(self.executions.left(), partial(self.store.owners.release, self.owner))

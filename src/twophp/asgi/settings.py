@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replay_wait_ms: int | None = None  # None: the endpoint's processing_timeout_ms.
     sweep_interval_s: float = 1.0
     drain_timeout_s: float = 10.0
+    tune_collector: bool = True  # Python's own: freeze what is loaded, look less often (ADR 37).
     quota: Quota | None = DEFAULT_QUOTA  # Of each principal; None: no bound.
     ledger_retention_ms: int | None = RETENTION_MS  # After a row's arrival at the central ledger; None: for ever.
     central: str | None = None  # Where rows are sent to, as whom, and how often; also TWOPHP_CENTRAL, ..._TOKEN.
@@ -149,7 +150,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 _KINDS: Final[Kinds] = (
     (("service", "confirm_suffix"), (str,), "a text"),
-    (("allow_insecure", "strict_uuid", "expose_replay_policy", "expose_server_id"), (bool,), "True or False"),
+    (
+        ("allow_insecure", "strict_uuid", "expose_replay_policy", "expose_server_id", "tune_collector"),
+        (bool,),
+        "True or False",
+    ),
     (("max_body_bytes", "max_result_bytes"), (int,), "a whole number"),
     (("replay_wait_ms", "ledger_retention_ms"), (int, NoneType), "a whole number, or None"),
     (("sweep_interval_s", "drain_timeout_s"), (int, float), "a number of seconds"),
@@ -181,6 +186,7 @@ class Options(TypedDict, total=False):
     replay_wait_ms: int | None
     sweep_interval_s: float
     drain_timeout_s: float
+    tune_collector: bool
     quota: Quota | None
     outgoing: Outgoing
     obligations: ObligationRules

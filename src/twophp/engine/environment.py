@@ -70,6 +70,7 @@ SERVER: Final = {
     "TWOPHP_MAX_RESULT_BYTES": Variable("max_result_bytes", whole),
     "TWOPHP_SWEEP_INTERVAL_S": Variable("sweep_interval_s", number),
     "TWOPHP_DRAIN_TIMEOUT_S": Variable("drain_timeout_s", number),
+    "TWOPHP_TUNE_COLLECTOR": Variable("tune_collector", flag),
     "TWOPHP_LEDGER_RETENTION_MS": Variable("ledger_retention_ms", whole),
 }
 """The middleware's."""
