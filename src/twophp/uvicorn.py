@@ -14,20 +14,24 @@ Layers that would be bypassed keep the server from starting (``bypassed_middlewa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context
 from copy import copy
 from functools import partial
 from types import coroutine
 from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
-from twophp.asgi.messages import WITHOUT_CONTENT, Answer, Message, Receive, Scope, Send
+from twophp.asgi.lane import Lane, head_of
+from twophp.asgi.messages import Answer, Message, Receive, Scope, Send
 from twophp.asgi.middleware import GIVEN, Given
 from twophp.asgi.polling import READS
+from twophp.asgi.shapes import NONE, Shape
 from twophp.asgi.surrounding import Surrounding, name_of, surrounding_of
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Mode
@@ -35,6 +39,7 @@ from twophp.engine.current import take_over
 from twophp.engine.environment import flag_in
 from twophp.identity.identify import anonymous
 from twophp.wire import fields
+from twophp.wire.grammar import TRUE
 from twophp.wire.parse import asks_for_status, opted_in
 
 NEEDS: Final = "twophp.uvicorn needs uvicorn 0.54 or newer and httptools: install twophp[serve]"
@@ -54,13 +59,17 @@ if not hasattr(HttpToolsProtocol, "_start_asgi_task"):
 log: Final = logging.getLogger("twophp.server")
 
 BYPASS_VARIABLE: Final = "TWOPHP_BYPASS_MIDDLEWARE"
-_FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _WITH_BODY: Final = frozenset({b"transfer-encoding", b"expect"})
 _SERVER_ID: Final = fields.SERVER_CORRELATION_ID.key
 _AUTO_CONFIRM: Final = fields.AUTO_CONFIRM.key
-# What uvicorn lets out, of all lines at once: it looks at each name and each value by itself.
-_LINE: Final = rb"""[^\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]*: [^\x00-\x08\x0a-\x1f\x7f]*\r\n"""
-_WELL_FORMED: Final = re.compile(rb"(?:%b)*" % _LINE).fullmatch
+_OURS: Final = b"dtt-2php"  # In each name of ours.
+_NEAR_BYTES: Final = 2_048  # To look for a name of ours in more bytes costs more than it spares.
+# A path that is the same before and after parsing.
+_PLAIN_PATH: Final = re.compile(rb"/[!$&-;=@-Z_a-z~]*").fullmatch
+# What a request may not have for the lane: it is about the connection, or about who asks.
+_NOT_IN_LANE: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"x-forwarded-proto", b"x-forwarded-for"})
+MOST_BODY_BYTES: Final = 65_536  # Past that uvicorn pauses reading.
+MOST_SHAPES: Final = 512
 
 
 class ShortCut:
@@ -75,6 +84,7 @@ class ShortCut:
         settings = self.middleware.settings
         self._needs_nobody = settings.identify is anonymous and settings.late_confirm_guard is None
         # Uvicorn's own log of every ASGI message, at the level "trace": there is to be one for these requests, too.
+        self._lanes: dict[int, tuple[Shape, bool]] = {}
         self._is_logged = any(type(layer) is MessageLoggerMiddleware for layer in surrounding.outer)
 
     def is_open(self) -> bool:
@@ -89,6 +99,32 @@ class ShortCut:
         if self._acts_on_origin and any(name == b"origin" for name, _value in headers):
             return False
         return not self._has_bypassed or not self._may_run(scope)
+
+    def laned(self, headers: list[tuple[bytes, bytes]]) -> Shape | None:
+        """The shape of a request that goes the lane: an ordinary registration or confirm, and nothing unusual."""
+        shape = self.middleware.shape_of(headers)
+        if not shape.asks or headers[shape.enabled][1] != TRUE or self._has_bypassed:
+            return None
+        known = self._lanes.get(id(shape))
+        if known is None or known[0] is not shape:
+            names = {name for name, _value in headers}
+            is_open = not (names & _NOT_IN_LANE) and not (self._acts_on_origin and b"origin" in names)
+            if len(self._lanes) >= MOST_SHAPES:
+                self._lanes.clear()
+            known = self._lanes[id(shape)] = (shape, is_open)
+        return shape if known[1] else None
+
+    def is_at_hand(self, lane: Lane) -> bool:
+        """As ``is_repeat``, of a request that is here as a whole."""
+        shape = lane.shape
+        if shape.server_id == NONE or not self._needs_nobody:
+            return False
+        return self.middleware.recalls(lane.scope["headers"][shape.server_id][1].decode("latin-1"))
+
+    def answered_in_lane(self, lane: Lane) -> Coroutine[Any, Any, Answer | None]:
+        """The middleware's answer; there is nothing for a proxy's rules to find in such a request."""
+        self._surrounding.note(lane.scope)
+        return self.middleware.answered(lane.scope, lane.receive, lane.shape)
 
     def _may_run(self, scope: Scope) -> bool:
         """Whether the application may be run for it, which needs what the bypassed layers do for the application."""
@@ -167,15 +203,134 @@ class Protocol(HttpToolsProtocol):
     """Uvicorn's protocol, with the short-cut. Reading, pipelines, time limits and drain are uvicorn's own."""
 
     _is_reading = False  # A request's head has just been read, so nobody else is being answered.
+    _has_none = False  # And there is no name of ours in it.
+    _lane: Lane | None = None  # A request whose end is still to come with the same data.
 
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
         super().__init__(config, *args, **more)
         short_cut = short_cut_of(config)
         self._short_cut = short_cut if short_cut.is_open() else None
 
+    def data_received(self, data: bytes) -> None:
+        """See uvicorn. Of a head that came with these bytes alone, they say whether there is a name of ours in it."""
+        scope: Any = self.scope  # None before the first request.
+        self._has_none = len(data) <= _NEAR_BYTES and (scope is None or "method" in scope) and _OURS not in data.lower()
+        super().data_received(data)
+        if self._lane is not None:
+            self._leave_lane(self._lane)
+
     def on_headers_complete(self) -> None:
         """See uvicorn. A repeat that came with the same data, and is answered by now, left the connection idle."""
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        if not self._has_none and (shape := self._laned()) is not None:
+            self.cycle = self._lane = Lane(self, shape)  # type: ignore[assignment]
+            return
+        self._begin()
+
+    def _laned(self) -> Shape | None:
+        """The shape of the request whose head was read, if it may go the lane."""
+        short_cut, scope, parser = self._short_cut, self.scope, self.parser
+        cycle: Any = self.cycle  # None before the first request.
+        if short_cut is None or self.limit_concurrency is not None or scope["root_path"]:
+            return None
+        if cycle is not None and not cycle.response_complete:
+            return None
+        if parser.get_http_version() != "1.1" or parser.should_upgrade() or not _PLAIN_PATH(self.url):
+            return None
+        method = parser.get_method().decode("ascii")
+        shape = None if method in READS else short_cut.laned(self.headers)
+        if shape is not None:
+            more: Any = scope
+            more["method"], more["path"] = method, self.url.decode("ascii")
+            more["raw_path"], more["query_string"] = self.url, b""
+        return shape
+
+    def _leave_lane(self, lane: Lane) -> None:
+        """The end of the request did not come with its head: it is read as any other."""
+        self._lane = self.cycle = None  # type: ignore[assignment] # As before its head: whoever was before is answered.
+        self._begin()
+        if lane.body:
+            super().on_body(lane.body)
+
+    def on_body(self, body: bytes) -> None:
+        """See uvicorn."""
+        lane = self._lane
+        if lane is None:
+            super().on_body(body)
+        else:
+            lane.body = lane.body + body if lane.body else body
+            if len(lane.body) > MOST_BODY_BYTES:
+                self._leave_lane(lane)
+
+    def on_message_complete(self) -> None:
+        """See uvicorn. A request in the lane is here as a whole, and begins to be answered."""
+        lane = self._lane
+        if lane is None:
+            super().on_message_complete()
+            return
+        self._lane = None
+        short_cut = self._short_cut
+        assert short_cut is not None
+        answering = short_cut.answered_in_lane(lane)
+        if short_cut.is_at_hand(lane):
+            rest = self._begun(answering, lane)
+            if rest is None:
+                return
+            going = self._in_lane(rest, lane)
+        else:
+            going = self._in_lane(answering, lane)
+        context = Context() if self.config.reset_contextvars else None
+        task = self.loop.create_task(going, context=context)
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    async def _in_lane(self, answering: Awaitable[Answer | None], lane: Lane) -> None:
+        """Answer, or go on as uvicorn does: with a cycle, through all layers."""
+        try:
+            answer = await answering
+            if answer is not None and self._says(answer, lane):
+                return
+            given: Given = partial(_same, answer)
+        except Exception as error:  # noqa: BLE001 - As in ``_answer``.
+            given = partial(_raise, error)
+        except BaseException as error:  # noqa: BLE001 - A shutdown that has waited long enough: uvicorn's to tell.
+            await self.cycle_of(lane).run_asgi(partial(_raised, error))
+            return
+        lane.scope[GIVEN] = given
+        await self.cycle_of(lane).run_asgi(self.app)
+
+    def cycle_of(self, lane: Lane) -> RequestResponseCycle:
+        """The same as uvicorn would have it by now."""
+        event = asyncio.Event()
+        cycle = RequestResponseCycle(
+            scope=lane.scope,
+            transport=self.transport,
+            flow=lane.flow,
+            logger=self.logger,
+            access_logger=lane.access_logger,
+            access_log=lane.access_log,
+            default_headers=lane.default_headers,
+            message_event=event,
+            expect_100_continue=False,
+            keep_alive=lane.keep_alive,
+            on_response=lane.on_response,
+        )
+        cycle.disconnected, cycle.more_body = lane.disconnected, False
+        cycle.response_started, cycle.response_complete = lane.response_started, lane.response_complete
+        if not lane.has_told:
+            cycle.body += lane.body
+        if not lane.has_told or lane.disconnected:
+            event.set()
+        if self._latest() is lane:  # Else one that came later waits in the pipeline.
+            self.cycle = cycle
+        return cycle
+
+    def _latest(self) -> object:
+        """The request that was read last: uvicorn's type for it knows no lane."""
+        return self.cycle
+
+    def _begin(self) -> None:
         self._is_reading = True
         try:
             super().on_headers_complete()
@@ -188,7 +343,8 @@ class Protocol(HttpToolsProtocol):
         receive: Any = cycle.receive  # Uvicorn has types of its own for messages.
         send: Any = cycle.send
         short_cut = self._short_cut
-        if app is not self.app or short_cut is None or not short_cut.takes(scope):
+        has_none = self._has_none and self._is_reading  # What waited in a pipeline came with other bytes.
+        if has_none or app is not self.app or short_cut is None or not short_cut.takes(scope):
             super()._start_asgi_task(cycle, app)
         # What waited in a pipeline is begun when the one before it ends: without a task of its own, a thousand of them
         # would end inside each other.
@@ -199,7 +355,7 @@ class Protocol(HttpToolsProtocol):
             super()._start_asgi_task(cycle, partial(self._answer, lambda: rest, cycle))
 
     def _begun(
-        self, answering: Coroutine[Any, Any, Answer | None], cycle: RequestResponseCycle
+        self, answering: Coroutine[Any, Any, Answer | None], cycle: RequestResponseCycle | Lane
     ) -> Awaitable[Answer | None] | None:
         """Answer without a task what needs not wait. None, or what is left to do."""
         try:
@@ -232,7 +388,7 @@ class Protocol(HttpToolsProtocol):
         scope[GIVEN] = given
         await self.app(scope, receive, send)
 
-    def _says(self, answer: Answer, cycle: RequestResponseCycle) -> bool:
+    def _says(self, answer: Answer, cycle: RequestResponseCycle | Lane) -> bool:
         """Send it, if it is one of the usual ones: to a client that reads, all at once, with a plain length."""
         if cycle.disconnected:
             return True
@@ -240,10 +396,11 @@ class Protocol(HttpToolsProtocol):
         if run is not None:
             if not run.is_over or (run.raised is not None and run.intent.mode is Mode.TRANSPARENT):
                 return False
-            take_over(run.context)  # For whoever writes the log.
+            if cycle.access_log:
+                take_over(run.context)  # For whoever writes the log.
         if cycle.flow.write_paused or cycle.scope["method"] == "HEAD":
             return False
-        head = _head(answer, cycle)
+        head = head_of(answer, STATUS_LINE[answer.status], cycle.default_headers, keep_alive=cycle.keep_alive)
         if head is None:
             return False
         cycle.response_started = True
@@ -283,31 +440,7 @@ def _rest(answering: Coroutine[Any, Any, Answer | None], pending: object) -> Gen
         return answer
 
 
-def _head(answer: Answer, cycle: RequestResponseCycle) -> bytes | None:
-    """The head of an answer as uvicorn writes it, or None if uvicorn is to have a look at its framing."""
-    if answer.status in WITHOUT_CONTENT:
-        return None
-    length: bytes | None = None
-    lines: list[bytes] = []
-    for name, value in (*cycle.default_headers, *answer.headers):
-        key = name.lower()
-        if key in _FRAMING:
-            if key != b"content-length" or length is not None:
-                return None
-            length = value
-        lines += (key, b": ", value, b"\r\n")
-    size = b"%d" % len(answer.body)
-    if length is None and not answer.framed:
-        lines += (b"content-length: ", size, b"\r\n")
-    elif length != size:
-        return None
-    if not cycle.keep_alive:
-        lines.append(b"connection: close\r\n")
-    head = b"".join(lines)
-    return b"%b%b\r\n" % (STATUS_LINE[answer.status], head) if _WELL_FORMED(head) else None
-
-
-def _log_access(cycle: RequestResponseCycle, status: int) -> None:
+def _log_access(cycle: RequestResponseCycle | Lane, status: int) -> None:
     scope = cycle.scope
     cycle.access_logger.info(
         '%s - "%s %s HTTP/%s" %d',
@@ -320,6 +453,10 @@ def _log_access(cycle: RequestResponseCycle, status: int) -> None:
 
 
 def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+async def _raised(error: BaseException, _scope: Any, _receive: Any, _send: Any) -> None:
     raise error
 
 

@@ -169,6 +169,7 @@ class TwoPhaseMiddleware:
         self._settings.outgoing.secrets()
         self._observers = Observers(service, endpoints, metrics=metrics)
         self._seen = Shapes(self._settings.stored_headers)
+        self.shape_of = self._seen.of  # For an edge that looks at headers itself, and hands it to ``answered``.
         self._shapes, self._learn = self._seen.known, self._seen.learn  # Bound once: every request looks here first.
         self._keys = checked_keys(keys)
         self._clock = checked_clock(clock)

@@ -43,6 +43,7 @@ class Surrounding:
         self.middleware = middleware
         self.outer = tuple(outer)
         self._frameworks = [layer for layer in outer if _called(layer) in (_STARLETTE, _FASTAPI)]
+        self._noting = [(app, _called(app) == _FASTAPI) for app in self._frameworks]
         self.acts_on_origin = any(name_of(layer) in (_ON_ORIGIN, _CORS) for layer in outer)
 
     def bypassed(self) -> list[Any]:
@@ -54,8 +55,8 @@ class Surrounding:
 
     def note(self, scope: Scope) -> None:
         """What the frameworks around the middleware note in a scope before it is called."""
-        for app in self._frameworks:
-            if _called(app) == _FASTAPI and app.root_path:
+        for app, names_root in self._noting:
+            if names_root and app.root_path:
                 scope["root_path"] = app.root_path
             scope["app"] = app
 
