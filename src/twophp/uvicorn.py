@@ -19,7 +19,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context
 from copy import copy
 from functools import partial
@@ -28,7 +28,7 @@ from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 from twophp.asgi.lane import Lane, head_of
-from twophp.asgi.messages import Answer, Message, Receive, Scope, Send
+from twophp.asgi.messages import Answer, Answering, Message, Receive, Scope, Send
 from twophp.asgi.middleware import GIVEN, Given
 from twophp.asgi.polling import READS
 from twophp.asgi.shapes import NONE, Shape
@@ -121,7 +121,7 @@ class ShortCut:
             return False
         return self.middleware.recalls(lane.scope["headers"][shape.server_id][1].decode("latin-1"))
 
-    def answered_in_lane(self, lane: Lane) -> Coroutine[Any, Any, Answer | None]:
+    def answered_in_lane(self, lane: Lane) -> Answering:
         """The middleware's answer; there is nothing for a proxy's rules to find in such a request."""
         self._surrounding.note(lane.scope)
         return self.middleware.answered(lane.scope, lane.receive, lane.shape)
@@ -354,9 +354,7 @@ class Protocol(HttpToolsProtocol):
         elif (rest := self._begun(short_cut.answered(scope, _no_body, send), cycle)) is not None:
             super()._start_asgi_task(cycle, partial(self._answer, lambda: rest, cycle))
 
-    def _begun(
-        self, answering: Coroutine[Any, Any, Answer | None], cycle: RequestResponseCycle | Lane
-    ) -> Awaitable[Answer | None] | None:
+    def _begun(self, answering: Answering, cycle: RequestResponseCycle | Lane) -> Awaitable[Answer | None] | None:
         """Answer without a task what needs not wait. None, or what is left to do."""
         try:
             pending = answering.send(None)
@@ -425,7 +423,7 @@ async def _told(given: Given) -> Answer | None:
 
 
 @coroutine
-def _rest(answering: Coroutine[Any, Any, Answer | None], pending: object) -> Generator[Any, Any, Answer | None]:
+def _rest(answering: Answering, pending: object) -> Generator[Any, Any, Answer | None]:
     """A coroutine whose first step was taken, and what it waits for since: hand that on, as ``await`` would."""
     try:
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping, Sequence
 from types import CoroutineType, coroutine
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
@@ -37,6 +37,10 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     body: bytes = b""
     framed: bool = False
     run: Execution | None = None
+
+
+Answering: TypeAlias = Coroutine[Any, Any, Answer | None]
+"""An answer on its way. None: the request is the application's alone."""
 
 
 class Disconnected(Exception):

@@ -23,6 +23,7 @@ from twophp.asgi.lifespan import Lifespan
 from twophp.asgi.management import Management
 from twophp.asgi.messages import (
     Answer,
+    Answering,
     App,
     Disconnected,
     Receive,
@@ -355,7 +356,7 @@ class TwoPhaseMiddleware:
         if self._has_stopped:
             raise StoreUnavailable("the service is shutting down and takes no new work")
 
-    def answered(self, scope: Scope, receive: Receive, shape: Shape | None = None) -> Awaitable[Answer | None]:
+    def answered(self, scope: Scope, receive: Receive, shape: Shape | None = None) -> Answering:
         """What answers a request that opted in, for an edge that sends it itself; None: it is the application's.
 
         Raises Disconnected and Unanswered where there is nothing to send, and what the service's own code raises.
