@@ -265,7 +265,7 @@ class LedgerQuestions(Protocol):
         """Ledger rows the central ledger has not seen in their newest version, oldest first."""
         ...
 
-    async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
+    async def purgeable(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
         """Rows that the central ledger has had since before this instant and whose records are gone, oldest first."""
         ...
 
@@ -309,11 +309,11 @@ class Maintenance(Protocol):
         """A change that marks these rows and nothing else; see ``Synced``."""
         ...
 
-    async def kept(self, name: str, value: str) -> str:
+    async def get_or_set_meta(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         ...
 
-    async def restamp(self, issued: str) -> None:
+    async def reassign_ledger_id(self, issued: str) -> None:
         """The ledger's GUID is ``issued`` from now on: in every row, and under ``service_ledger_id`` for good.
 
         If it is interrupted the GUID is the old one still, and whoever asks again finishes it.

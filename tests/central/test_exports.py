@@ -18,7 +18,7 @@ from tests.central.rows import row
 from tests.central.served import PATIENCE_S, Central, central
 from twophp.central.api import export as api_export
 from twophp.central.api.export import COLUMNS, MOST_EXPORTS
-from twophp.central.ports import Row, Wanted
+from twophp.central.ports import Row, RowFilter
 from twophp.core.errors import StoreUnavailable
 
 ROWS = [Row(number, row(number, "g", sync_timestamp=1)) for number in range(1, 1_001)]
@@ -32,7 +32,7 @@ class Exporting:
         self.may_go_on = asyncio.Event()
         self.ended = threading.Event()
 
-    async def __call__(self, _wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
+    async def __call__(self, _wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
         try:
             yield ROWS[:1]
             await self.may_go_on.wait()
@@ -81,7 +81,7 @@ def test_what_nobody_takes_is_given_up(here: Central, monkeypatch: pytest.Monkey
 async def test_whoever_goes_away_gives_the_place_back_at_once() -> None:
     exporting, gone = Exporting(parts=1), asyncio.Event()
     exporting.may_go_on.set()
-    rows = exporting(Wanted())
+    rows = exporting(RowFilter())
 
     async def lines() -> AsyncIterator[bytes]:
         async for _some in rows:
@@ -105,7 +105,7 @@ async def test_whoever_goes_away_gives_the_place_back_at_once() -> None:
 def test_a_database_that_is_away_is_a_status_and_not_half_a_file(
     here: Central, monkeypatch: pytest.MonkeyPatch, file_format: str
 ) -> None:
-    async def away(_wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
+    async def away(_wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
         raise StoreUnavailable("away")
         yield ROWS
 

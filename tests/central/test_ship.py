@@ -105,7 +105,7 @@ async def test_rows_leave_under_the_guid_that_was_issued(tmp_path: Path) -> None
             await who["serviceA"].registers(1)
             assert await shipper(who["serviceA"], here.url, secret).ship() == 1
             assert {row.service_ledger_id for row in await who["serviceA"].store.entries(Tail())} == {guid}
-            assert await who["serviceA"].store.kept("service_ledger_id", "another") == guid
+            assert await who["serviceA"].store.get_or_set_meta("service_ledger_id", "another") == guid
         (row,) = here.get("/v1/entries")["rows"]
         assert row["service_ledger_id"] == guid
 

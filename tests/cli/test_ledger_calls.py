@@ -20,7 +20,7 @@ from twophp.core.entry import FIELDS
 from twophp.core.intent import Mode, Phase
 from twophp.core.job import Enqueue
 from twophp.core.job import decide as decide_job
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put, Records
 from twophp.stores.sqlite import questions
 from twophp.stores.sqlite.reader import LedgerReader, ledger_reader
@@ -315,7 +315,7 @@ async def _with_details(folder: Path) -> None:
     async with participants(folder, "shop", "orders") as who:
         await call(who["shop"], who["orders"], 1)
         store = who["orders"].store
-        await store.transact(Asked((), owe))
+        await store.transact(AdHocCommand((), owe))
         await reserve(store, "my-obligation", "k1", intent="server-corr-id1")
         await reserve(store, "another's", "k2", intent="server-corr-id9")
 

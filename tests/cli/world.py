@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from twophp.core.call import by_client_id
-from twophp.core.call_commands import Opening, Told
+from twophp.core.call_commands import Opening, ServerReply
 from twophp.core.call_machine import decide
 from twophp.core.entry import Writer, client_entry
 from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.intent_commands import Confirm, Register, Settle
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put, Records
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
@@ -119,7 +119,7 @@ class Participant:
                 sent_at=self.clock(),
                 owner="driver",
             )
-        told = Told(
+        told = ServerReply(
             phase=phase,
             by="phase_1" if opening else "phase_2",
             at=self.clock(),
@@ -137,7 +137,7 @@ class Participant:
             entry = client_entry(decision.call, self.writer)
             return Change(answer=None, puts=(Put(record=decision.call, entry=entry, journal=decision.steps),))
 
-        await self.store.transact(Asked((key,), note))
+        await self.store.transact(AdHocCommand((key,), note))
 
 
 @asynccontextmanager

@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx2
 
 from tests.client.callers import settings
-from twophp.client import TwoPhaseTransport, behind, calling
+from twophp.client import TwoPhaseTransport, calling, write_behind
 from twophp.client.ledger import Ledger
 from twophp.core.call_commands import Command, Renew
-from twophp.core.call_machine import Decision
+from twophp.core.call_machine import CallDecision
 
 
 class Dying(httpx2.HTTPTransport):
@@ -42,7 +42,7 @@ class Dying(httpx2.HTTPTransport):
 
 
 def main(folder: str, url: str, moment: str, name: str = "the-call") -> None:
-    behind.DELAY_S = 3_600  # type: ignore[misc]
+    write_behind.DELAY_S = 3_600  # type: ignore[misc]
     if moment == "driving":  # Wait for a slow server, and say so.
         say("driving")
         say_what_is_renewed()
@@ -58,7 +58,7 @@ def main(folder: str, url: str, moment: str, name: str = "the-call") -> None:
 def say_what_is_renewed() -> None:
     record = Ledger.record
 
-    async def saying(ledger: Ledger, id_: str, command: Command, request: bytes | None = None) -> Decision:
+    async def saying(ledger: Ledger, id_: str, command: Command, request: bytes | None = None) -> CallDecision:
         decision = await record(ledger, id_, command, request)
         if isinstance(command, Renew):
             say("renewed")

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 
 from tests.client.callers import settings
-from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport, behind
+from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport, write_behind
 
 
 async def call(folder: Path, url: str) -> None:
@@ -21,7 +21,7 @@ async def call(folder: Path, url: str) -> None:
 
 
 def main(folder: str, url: str, colour: str) -> None:
-    behind.DELAY_S = 3_600  # type: ignore[misc]
+    write_behind.DELAY_S = 3_600  # type: ignore[misc]
     if colour == "async":
         asyncio.run(call(Path(folder), url))
         return

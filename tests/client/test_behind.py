@@ -16,9 +16,9 @@ import pytest
 from tests.client.callers import KINDS, PATIENCE_S, caller, settings
 from tests.client.shop import Shop, committed, ledger
 from tests.client.test_reconciler import ROOT, Later
-from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport, behind, calling
-from twophp.core.call_commands import Told
-from twophp.core.call_machine import Decision
+from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport, calling, write_behind
+from twophp.core.call_commands import ServerReply
+from twophp.core.call_machine import CallDecision
 from twophp.core.intent import Phase
 from twophp.core.machine import Replay
 
@@ -28,7 +28,7 @@ FOREVER_S = 3_600.0
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written by itself."""
-    monkeypatch.setattr(behind, "DELAY_S", FOREVER_S)
+    monkeypatch.setattr(write_behind, "DELAY_S", FOREVER_S)
 
 
 def phases(folder: Path) -> list[str]:
@@ -53,13 +53,13 @@ def test_it_goes_to_the_disk_with_the_next_row_and_at_the_latest_when_the_transp
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when an outcome has reached the disk."""
-    event, ended = threading.Event(), behind.Behind._ended
+    event, ended = threading.Event(), write_behind.WriteBehindQueue._ended
 
-    def noting(waiting: behind.Behind, *outcome: Any) -> None:
+    def noting(waiting: write_behind.WriteBehindQueue, *outcome: Any) -> None:
         ended(waiting, *outcome)
         event.set()
 
-    monkeypatch.setattr(behind.Behind, "_ended", noting)
+    monkeypatch.setattr(write_behind.WriteBehindQueue, "_ended", noting)
     return event
 
 
@@ -95,16 +95,16 @@ def test_the_same_call_made_again_knows_how_it_ended(kind: str, orders: Shop, tm
 @pytest.mark.usefixtures("never")
 def test_two_callers_of_one_call_take_no_room_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits for the disk, whether the first one's word still waits or is being written."""
-    monkeypatch.setattr(behind, "MOST", 2)
-    told = Told(phase=Phase.COMMITTED, by="phase_2", at=0)
+    monkeypatch.setattr(write_behind, "MOST", 2)
+    told = ServerReply(phase=Phase.COMMITTED, by="phase_2", at=0)
     written: list[str] = []
 
-    async def write(id_: str, _told: Told) -> Decision:
+    async def write(id_: str, _told: ServerReply) -> CallDecision:
         written.append(id_)
-        return Decision(Replay(), None)
+        return CallDecision(Replay(), None)
 
     async def tell() -> None:
-        waiting = behind.BehindOnLoop(write)
+        waiting = write_behind.BehindOnLoop(write)
         assert [waiting.add("one", told), waiting.add("one", told)] == [True, False]
         waiting.hurry()
         assert not waiting.add("one", told)
@@ -133,13 +133,13 @@ def test_the_reconciler_does_not_ask_about_what_is_only_on_its_way(kind: str, or
 def test_when_too_many_are_on_their_way_the_caller_waits(
     kind: str, orders: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(behind, "MOST", 1)
+    monkeypatch.setattr(write_behind, "MOST", 1)
     with caller(kind, tmp_path) as http:
         http.post(f"{orders.url}/orders")
         for count in (1, 2):  # The row of each takes the one before along, so it is never full here ...
             http.post(f"{orders.url}/orders")
             assert phases(tmp_path) == ["COMMITTED"] * count + ["WAITING_CONFIRM"]
-        monkeypatch.setattr(behind, "MOST", 0)
+        monkeypatch.setattr(write_behind, "MOST", 0)
         http.post(f"{orders.url}/orders")  # ... and here it is.
         assert phases(tmp_path) == ["COMMITTED"] * 4
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from twophp.core.intent import Intent, Mode, Phase
-from twophp.core.intent_commands import Attend, Confirm, Register, Settle
-from twophp.core.phase import Decision, decide
+from twophp.core.intent_commands import Confirm, Register, Settle, Tick
+from twophp.core.phase import IntentDecision, decide
 from twophp.core.policy import Policy
 
 T0 = 1_000_000
@@ -49,7 +49,7 @@ def settle(fence: int = 1, *, succeeded: bool = True) -> Settle:
     return Settle(fence=fence, succeeded=succeeded, status=200 if succeeded else 500, resource_id="r1")
 
 
-def after(decision: Decision) -> Intent:
+def after(decision: IntentDecision) -> Intent:
     assert decision.intent is not None
     return decision.intent
 
@@ -59,11 +59,11 @@ def waiting(policy: Policy = REJECT, **changes: Any) -> Intent:
 
 
 def expired(policy: Policy = REJECT) -> Intent:
-    return after(decide(waiting(policy), Attend(), DEADLINE, policy))
+    return after(decide(waiting(policy), Tick(), DEADLINE, policy))
 
 
 def abandoned(policy: Policy = REJECT) -> Intent:
-    return after(decide(waiting(policy), Attend(), ABANDONED, policy))
+    return after(decide(waiting(policy), Tick(), ABANDONED, policy))
 
 
 def processing(policy: Policy = REJECT) -> Intent:

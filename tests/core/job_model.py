@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twophp.core.job import Attend, Decision, Delivered, Enqueue, Failed, Job, State, Tries, decide
+from twophp.core.job import Delivered, Enqueue, Failed, Job, JobDecision, State, Tick, Tries, decide
 from twophp.core.machine import Goto, Ignore, Replay
 from twophp.core.records import JournalEvent
 
@@ -79,7 +79,7 @@ class World:
         self._take(name, decide(self.jobs.get(name), command, self.now, TRIES), word)
 
     def attend(self, name: str) -> None:
-        decision = decide(self.jobs.get(name), Attend(), self.now, TRIES)
+        decision = decide(self.jobs.get(name), Tick(), self.now, TRIES)
         self._take(name, decision, self._time_for(name))
 
     def deliver(self, name: str, attempt: int) -> None:
@@ -105,7 +105,7 @@ class World:
             return GO
         return debt.give_up(self.now) if debt.tries == TRIES.attempts else debt.set_out(self.now)
 
-    def _take(self, name: str, decision: Decision, word: str) -> None:
+    def _take(self, name: str, decision: JobDecision, word: str) -> None:
         self.steps += 1
         assert {Goto: GO, Replay: SAME, Ignore: NOTHING}[type(decision.verdict)] == word, decision
         assert decision.changed == (word == GO) == bool(decision.steps)
@@ -114,7 +114,7 @@ class World:
             self._store(name, decision)
         self._compare()
 
-    def _store(self, name: str, decision: Decision) -> None:
+    def _store(self, name: str, decision: JobDecision) -> None:
         job, before = decision.job, self.jobs.get(name)
         assert job is not None
         assert job.version == (before.version if before else 0) + 1

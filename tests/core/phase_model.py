@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from twophp.core.intent import Intent, Mode
-from twophp.core.intent_commands import Attend, Command, Confirm, Register, Renew, Settle
+from twophp.core.intent_commands import Command, Confirm, Register, Renew, Settle, Tick
 from twophp.core.machine import Goto, Ignore, Refuse, Replay
-from twophp.core.phase import Decision, decide
+from twophp.core.phase import IntentDecision, decide
 from twophp.core.policy import DAY_MS, Policy
 
 GO, SAME, NOTHING, FOLLOWS = "go", "replay", "nothing", "follows"
@@ -158,7 +158,7 @@ class Call:
         self.lease_until = now + self.policy.lease_ms
         return GO
 
-    def attend(self, command: Attend, now: int) -> str:
+    def attend(self, command: Tick, now: int) -> str:
         """Whatever time makes due, one thing a visit; and what the dead have left, at once."""
         left_behind = self.phase == "PROCESSING" and self.owner == command.dead_owner
         if not left_behind and (self.due_at is None or now < self.due_at):
@@ -225,7 +225,7 @@ class World:
         if isinstance(command, Confirm):
             known = call is not None and (name, call.path) == (command.client_correlation_id, command.path)
             return call.confirm(command, now) if call and known else UNKNOWN
-        if isinstance(command, Attend):
+        if isinstance(command, Tick):
             return call.attend(command, now) if call else NOTHING
         return call.work(command, now) if call else UNKNOWN
 
@@ -241,7 +241,7 @@ class World:
             call.run(now, command.owner, confirmed_at=None)
         return GO
 
-    def _check(self, name: str, before: Intent | None, decision: Decision) -> None:
+    def _check(self, name: str, before: Intent | None, decision: IntentDecision) -> None:
         call, found = self.calls.get(name), decision.intent
         if call is None or found is None:
             assert not decision.changed
@@ -255,7 +255,7 @@ class World:
             self.intents[name] = found
 
 
-def word_of(decision: Decision) -> str:
+def word_of(decision: IntentDecision) -> str:
     verdict = decision.verdict
     if isinstance(verdict, Refuse):
         return verdict.code
@@ -275,7 +275,7 @@ def check_like(found: Intent, call: Call) -> None:
     assert found.indeterminate is call.indeterminate
 
 
-def check_steps(before: Intent | None, decision: Decision) -> None:
+def check_steps(before: Intent | None, decision: IntentDecision) -> None:
     """One change is one version, its steps form an unbroken chain of legal edges, and no change leaves no trace."""
     found = decision.intent
     assert found is not None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.core.profile import STEADY
 from twophp.core.call import IN_LEDGER, OPEN, Call, Evidence, Stage, by_client_id, call_facts, evidence_of, meant_by
-from twophp.core.call_commands import Attend, Command, GiveUp, Note, NotThere, Opening, Release, Renew, Told
+from twophp.core.call_commands import Command, GiveUp, Note, NotThere, Opening, Release, Renew, ServerReply, Tick
 from twophp.core.call_machine import (
     CONTRADICTION,
     DEFAULT_CARE,
@@ -21,7 +21,7 @@ from twophp.core.call_machine import (
     OTHER_INTENT,
     TABLE,
     UNKNOWN,
-    Decision,
+    CallDecision,
     Signal,
     decide,
 )
@@ -50,9 +50,9 @@ def opening(**changes: Any) -> Opening:
     return Opening(**(known | changes))
 
 
-def told(phase: Phase, by: Any = "phase_2", **facts: Any) -> Told:
+def told(phase: Phase, by: Any = "phase_2", **facts: Any) -> ServerReply:
     known: dict[str, Any] = {"server_correlation_id": "s1", "ttl_ms": 30_000, "at": T0, "first": True}
-    return Told(phase=phase, by=by, **(known | facts))
+    return ServerReply(phase=phase, by=by, **(known | facts))
 
 
 FIRST = told(Phase.WAITING_CONFIRM, "phase_1", opening=opening(), confirm_by=T0 + 29_000)
@@ -228,10 +228,10 @@ def test_what_was_given_up_says_what_was_told_until_its_deadline_has_passed() ->
     row = client_entry(GIVEN_UP, WRITER)
     assert (row.phase, row.outcome, row.settled_at, broken_rules(row)) == (Phase.WAITING_CONFIRM, None, None, [])
     assert (GIVEN_UP.due_at, GIVEN_UP.owner) == (DEADLINE, "")
-    for visit in (Attend(owner="other"), Attend(owner="other", dead_driver="")):
+    for visit in (Tick(owner="other"), Tick(owner="other", dead_driver="")):
         early = decide(GIVEN_UP, visit, DEADLINE - 1)
         assert (early.changed, early.code) == (False, None), "nobody drives it, and nobody may"
-    noticed = decide(GIVEN_UP, Attend(owner="other"), DEADLINE + 5_000)
+    noticed = decide(GIVEN_UP, Tick(owner="other"), DEADLINE + 5_000)
     assert noticed.call is not None
     ended = client_entry(noticed.call, WRITER)
     assert (ended.phase, ended.outcome, ended.settled_at) == (Phase.TTL_EXPIRED, Phase.TTL_EXPIRED, DEADLINE)
@@ -287,18 +287,18 @@ def test_nothing_else_changes_what_was_given_up(command: Command) -> None:
 
 
 def after_takeover(call: Call) -> Call:
-    taken = decide(call, Attend(owner="other"), LEASE_END).call
+    taken = decide(call, Tick(owner="other"), LEASE_END).call
     assert taken is not None
     return taken
 
 
 @pytest.mark.parametrize("call", [SENT, WAITING, PROCESSING], ids=lambda call: call.stage)
 def test_a_call_is_taken_over_when_its_lease_has_ended_and_not_before(call: Call) -> None:
-    assert decide(call, Attend(owner="other"), LEASE_END - 1).code == IS_HELD
+    assert decide(call, Tick(owner="other"), LEASE_END - 1).code == IS_HELD
     renewed = decide(call, Renew(fence=1), LEASE_END - 1)
     assert renewed.call is not None
     assert (renewed.steps, renewed.call.row_version) == ((), call.row_version), "a heartbeat is no news to the ledger"
-    assert decide(renewed.call, Attend(owner="other"), LEASE_END).code == IS_HELD
+    assert decide(renewed.call, Tick(owner="other"), LEASE_END).code == IS_HELD
     taken = after_takeover(call)
     assert (taken.owner, taken.fence, taken.attempts) == ("other", 2, 1)
 
@@ -306,7 +306,7 @@ def test_a_call_is_taken_over_when_its_lease_has_ended_and_not_before(call: Call
 def test_what_is_released_is_asked_about_less_and_less_often() -> None:
     call, waits, now = WAITING, [], LEASE_END
     for _ in range(20):
-        taken = decide(call, Attend(owner="other"), now).call
+        taken = decide(call, Tick(owner="other"), now).call
         assert taken is not None
         released = decide(taken, Release(fence=taken.fence, error="no_answer"), now).call
         assert released is not None
@@ -354,8 +354,8 @@ def test_the_two_channels_may_come_in_any_order() -> None:
 
 def test_what_has_ended_is_forgotten_in_time() -> None:
     assert COMMITTED.due_at is not None
-    assert not decide(COMMITTED, Attend(owner="x"), COMMITTED.due_at - 1).changed
-    decision = decide(COMMITTED, Attend(owner="x"), COMMITTED.due_at)
+    assert not decide(COMMITTED, Tick(owner="x"), COMMITTED.due_at - 1).changed
+    decision = decide(COMMITTED, Tick(owner="x"), COMMITTED.due_at)
     assert decision.call is not None
     assert (decision.call.stage, decision.steps[0].event) == (Stage.ABSENT, "forgotten")
 
@@ -381,7 +381,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(GiveUp, fence=st.integers(1, 3), late=st.booleans()),
     st.builds(Renew, fence=st.integers(1, 3)),
     st.builds(Release, fence=st.integers(1, 3)),
-    st.just(Attend(owner="other")),
+    st.just(Tick(owner="other")),
 )
 
 
@@ -399,7 +399,7 @@ def test_whatever_comes_no_cell_that_cannot_be_is_reached_and_every_row_is_sound
         call = None if decision.call is None or decision.call.stage is Stage.ABSENT else decision.call
 
 
-def check(before: Call | None, decision: Decision) -> None:
+def check(before: Call | None, decision: CallDecision) -> None:
     assert not isinstance(decision.verdict, Never)
     after_ = decision.call
     if not decision.changed or after_ is None or after_.stage is Stage.ABSENT:

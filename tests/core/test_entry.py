@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twophp.core.entry import FIELDS, LedgerEntry, Writer, broken_rules, outcome_of, server_entry
 from twophp.core.identity import principal_digest
 from twophp.core.intent import Intent, Mode, Phase
-from twophp.core.intent_commands import Attend, Confirm, Register, Settle
+from twophp.core.intent_commands import Confirm, Register, Settle, Tick
 from twophp.core.phase import decide
 from twophp.core.policy import Policy
 
@@ -57,7 +57,7 @@ def settled(*, succeeded: bool) -> Intent:
 
 
 def expired(now: int) -> Intent:
-    found = decide(waiting(), Attend(), now, POLICY).intent
+    found = decide(waiting(), Tick(), now, POLICY).intent
     assert found is not None
     return found
 

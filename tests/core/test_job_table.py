@@ -14,15 +14,15 @@ from twophp.core.job import (
     DEFAULT_TRIES,
     JOB,
     TABLE,
-    Attend,
     Command,
-    Decision,
     Delivered,
     Enqueue,
     Failed,
     Job,
+    JobDecision,
     Signal,
     State,
+    Tick,
     Tries,
     by_job_id,
     decide,
@@ -49,16 +49,16 @@ def after(*commands: tuple[Command, int]) -> Job:
     return job
 
 
-def made(decision: Decision) -> Job:
+def made(decision: JobDecision) -> Job:
     assert decision.job is not None
     return decision.job
 
 
 PENDING = after((enqueue(), T0))
 RUNNING = after((enqueue(started=True), T0))
-AGAIN = after((enqueue(started=True), T0), (Attend(), LEASE_END))
+AGAIN = after((enqueue(started=True), T0), (Tick(), LEASE_END))
 DELIVERED = after((enqueue(started=True), T0), (Delivered(attempt=1), T0 + 1))
-DEAD = after((enqueue(started=True), T0), (Attend(), LEASE_END), (Failed(attempt=2, error="timeout"), LEASE_END + 1))
+DEAD = after((enqueue(started=True), T0), (Tick(), LEASE_END), (Failed(attempt=2, error="timeout"), LEASE_END + 1))
 ALL = [PENDING, RUNNING, AGAIN, DELIVERED, DEAD]
 
 
@@ -110,11 +110,11 @@ def test_the_same_thing_is_owed_once(found: Job, started: bool) -> None:
 @pytest.mark.parametrize("found", [*ALL, None], ids=lambda job: getattr(job, "state", "ABSENT"))
 def test_nothing_happens_before_its_time(found: Job | None) -> None:
     now = T0 - 1 if found is None or found.due_at is None else found.due_at - 1
-    assert decide(found, Attend(), now, TRIES) == Decision(Ignore(), found)
+    assert decide(found, Tick(), now, TRIES) == JobDecision(Ignore(), found)
 
 
 def test_an_attempt_begins_with_its_lease() -> None:
-    decision = decide(PENDING, Attend(), T0 + 7, TRIES)
+    decision = decide(PENDING, Tick(), T0 + 7, TRIES)
     job = made(decision)
     assert (job.state, job.version, job.attempts, job.due_at) == (State.RUNNING, 2, 1, T0 + 7 + TRIES.lease_ms)
     assert decision.begins_attempt
@@ -123,11 +123,11 @@ def test_an_attempt_begins_with_its_lease() -> None:
 
 @pytest.mark.req("A-39")
 def test_an_attempt_that_nobody_ended_is_made_again_and_the_last_one_is_the_last() -> None:
-    decision = decide(RUNNING, Attend(), LEASE_END, TRIES)
+    decision = decide(RUNNING, Tick(), LEASE_END, TRIES)
     job = made(decision)
     assert (job.state, job.attempts, job.last_error) == (State.RUNNING, 2, "lease_expired")
     assert (decision.begins_attempt, decision.steps[0].event) == (True, "taken_over")
-    dead = decide(job, Attend(), LEASE_END + TRIES.lease_ms, TRIES)
+    dead = decide(job, Tick(), LEASE_END + TRIES.lease_ms, TRIES)
     assert (made(dead).state, made(dead).last_error, dead.begins_attempt) == (State.DEAD, "lease_expired", False)
 
 
@@ -144,7 +144,7 @@ def test_a_failure_is_tried_again_later_and_the_last_failure_is_the_end() -> Non
 
 @pytest.mark.parametrize("found", [PENDING, AGAIN, DELIVERED, DEAD, None])
 def test_the_failure_of_an_attempt_that_was_taken_over_means_nothing(found: Job | None) -> None:
-    assert decide(found, Failed(attempt=1, error="timeout"), LEASE_END, TRIES) == Decision(Ignore(), found)
+    assert decide(found, Failed(attempt=1, error="timeout"), LEASE_END, TRIES) == JobDecision(Ignore(), found)
 
 
 @pytest.mark.parametrize("found", [PENDING, RUNNING, AGAIN, DEAD], ids=lambda job: job.state)
@@ -153,14 +153,14 @@ def test_what_was_received_was_received_whoever_says_so(found: Job) -> None:
     job = made(decision)
     assert (job.state, job.last_error) == (State.DELIVERED, "")
     assert job.due_at == LEASE_END + 9 + TRIES.delivered_kept_ms
-    assert decide(job, Delivered(attempt=2), LEASE_END + 10, TRIES) == Decision(Replay(), job)
-    assert decide(None, Delivered(attempt=1), LEASE_END, TRIES) == Decision(Ignore(), None)
+    assert decide(job, Delivered(attempt=2), LEASE_END + 10, TRIES) == JobDecision(Replay(), job)
+    assert decide(None, Delivered(attempt=1), LEASE_END, TRIES) == JobDecision(Ignore(), None)
 
 
 @pytest.mark.parametrize("found", [DELIVERED, DEAD], ids=lambda job: job.state)
 def test_what_is_over_is_forgotten_in_time(found: Job) -> None:
     assert found.due_at is not None
-    decision = decide(found, Attend(), found.due_at, TRIES)
+    decision = decide(found, Tick(), found.due_at, TRIES)
     assert (made(decision).state, made(decision).due_at) == (State.ABSENT, None)
     assert decision.steps[0].event == "forgotten"
 
@@ -193,7 +193,7 @@ def test_a_job_ends_in_time_whatever_fails(jitter: float, crashes: bool) -> None
         if crashes or job.state is State.PENDING:
             assert job.due_at is not None
             now = job.due_at
-            decision = decide(job, Attend(), now)
+            decision = decide(job, Tick(), now)
             begun += decision.begins_attempt
         else:
             now += DEFAULT_TRIES.attempt_ms

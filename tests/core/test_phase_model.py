@@ -14,7 +14,7 @@ from tests.core.profile import STATEFUL, WALK_STEPS
 from tests.core.recording import reachable, recording
 from twophp.core import phase
 from twophp.core.intent import Mode, Phase
-from twophp.core.intent_commands import Attend, Command, Confirm, Register, Renew, Settle
+from twophp.core.intent_commands import Command, Confirm, Register, Renew, Settle, Tick
 from twophp.core.machine import Cell, Refuse, Replay
 from twophp.core.phase import Signal
 
@@ -86,10 +86,10 @@ class Choices:
         command: Command = getattr(self, kind)(name)
         return command
 
-    def attend(self, _name: str) -> Attend:
+    def attend(self, _name: str) -> Tick:
         """The sweeper knows of nobody, or that one owner is dead, or that one lives."""
         dead, live = self.pick(((None, None), (None, None), ("w1", None), (None, "w1"), ("w2", "w1"), (None, "w9")))
-        return Attend(owner="w9", dead_owner=dead, live_owner=live)
+        return Tick(owner="w9", dead_owner=dead, live_owner=live)
 
     def instant(self, name: str) -> int:
         """A later time: a plain jump, or right before, at or right after the next thing that is due."""
@@ -129,7 +129,7 @@ class PhaseMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), data=st.data())
     def confirm_races_the_sweeper(self, name: str, data: st.DataObject) -> None:
         choices = self.choices(data)
-        racers = [choices.confirm(name), Attend(owner="w9")]
+        racers = [choices.confirm(name), Tick(owner="w9")]
         choices.do(name, *(racers if data.draw(st.booleans()) else reversed(racers)))
 
     @rule(name=st.sampled_from(NAMES), data=st.data())

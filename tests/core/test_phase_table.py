@@ -32,7 +32,7 @@ from tests.core.intents import (
 )
 from twophp.core import phase
 from twophp.core.intent import Intent, Mode, Phase, by_logical_key, by_pair, outcome_facts
-from twophp.core.intent_commands import Attend, Command, Renew, Settle
+from twophp.core.intent_commands import Command, Renew, Settle, Tick
 from twophp.core.machine import Goto, Ignore, Never, Refuse, Replay, missing_cells
 from twophp.core.phase import TABLE, Signal, decide
 from twophp.core.policy import Policy
@@ -299,7 +299,7 @@ def test_an_abandoned_intent_says_expired_to_early_and_late_confirms_alike() -> 
     ],
 )
 def test_time_moves_what_is_unconfirmed(at: int, steps: list[tuple[str, int]]) -> None:
-    decision = decide(waiting(), Attend(), at, REJECT)
+    decision = decide(waiting(), Tick(), at, REJECT)
     assert [(step.after, step.at) for step in decision.steps] == steps
     assert all(step.observed_at == at for step in decision.steps)
     assert after(decision).has_payload is (at < ABANDONED)
@@ -309,7 +309,7 @@ def test_time_moves_what_is_unconfirmed(at: int, steps: list[tuple[str, int]]) -
 @pytest.mark.req("A-27")
 def test_a_request_ages_an_intent_as_the_sweeper_does() -> None:
     for at in (DEADLINE, ABANDONED - 1, ABANDONED):
-        swept = decide(waiting(), Attend(), at, REJECT)
+        swept = decide(waiting(), Tick(), at, REJECT)
         assert decide(waiting(), confirm(at), at, REJECT).intent == swept.intent
         assert decide(waiting(), register(at), at, REJECT).steps == swept.steps
 
@@ -325,18 +325,18 @@ def test_without_a_grace_expiry_and_abandonment_are_one_instant() -> None:
 def test_a_tombstone_is_forgotten_only_at_its_horizon() -> None:
     known = abandoned()
     ends_at = ABANDONED + REJECT.horizon_ms
-    assert decide(known, Attend(), ends_at - 1, REJECT).verdict == Ignore()
-    assert after(decide(known, Attend(), ends_at, REJECT)).phase is Phase.ABSENT
+    assert decide(known, Tick(), ends_at - 1, REJECT).verdict == Ignore()
+    assert after(decide(known, Tick(), ends_at, REJECT)).phase is Phase.ABSENT
 
 
 @pytest.mark.req("A-83")
 def test_a_settled_intent_loses_its_payload_then_its_row() -> None:
     known = committed()
-    purged = after(decide(known, Attend(), T0 + 2 + REJECT.payload_retention_ms, REJECT))
+    purged = after(decide(known, Tick(), T0 + 2 + REJECT.payload_retention_ms, REJECT))
     assert (purged.phase, purged.has_payload, purged.status) == (Phase.COMMITTED, False, 200)
     assert purged.due_at == T0 + 2 + REJECT.horizon_ms
-    assert decide(purged, Attend(), T0 + 1 + REJECT.horizon_ms, REJECT).verdict == Ignore()
-    gone = decide(purged, Attend(), T0 + 2 + REJECT.horizon_ms, REJECT)
+    assert decide(purged, Tick(), T0 + 1 + REJECT.horizon_ms, REJECT).verdict == Ignore()
+    gone = decide(purged, Tick(), T0 + 2 + REJECT.horizon_ms, REJECT)
     assert (after(gone).phase, gone.steps[0].event) == (Phase.ABSENT, "forgotten")
 
 
@@ -370,8 +370,8 @@ def test_the_holder_may_say_that_nobody_knows() -> None:
 def test_whoever_recovers_takes_the_fence_and_the_old_holder_can_no_longer_settle() -> None:
     known = processing()
     assert known.lease_until is not None
-    assert decide(known, Attend(owner="worker-2"), known.lease_until - 1, REJECT).verdict == Ignore()
-    taken = after(decide(known, Attend(owner="worker-2"), known.lease_until, REJECT))
+    assert decide(known, Tick(owner="worker-2"), known.lease_until - 1, REJECT).verdict == Ignore()
+    taken = after(decide(known, Tick(owner="worker-2"), known.lease_until, REJECT))
     assert (taken.fence, taken.owner, taken.phase) == (2, "worker-2", Phase.PROCESSING)
     for late in (settle(1), settle(1, succeeded=False), Renew(fence=1)):
         assert decide(taken, late, known.lease_until + 1, REJECT).code == phase.FENCE_LOST
@@ -382,8 +382,8 @@ def test_whoever_recovers_takes_the_fence_and_the_old_holder_can_no_longer_settl
 @pytest.mark.req("A-34")
 def test_what_a_dead_owner_executed_is_taken_over_before_its_lease_ends() -> None:
     known = processing()
-    assert decide(known, Attend(owner="worker-2", dead_owner="worker-3"), T0 + 1, REJECT).verdict == Ignore()
-    taken = after(decide(known, Attend(owner="worker-2", dead_owner=known.owner), T0 + 1, REJECT))
+    assert decide(known, Tick(owner="worker-2", dead_owner="worker-3"), T0 + 1, REJECT).verdict == Ignore()
+    taken = after(decide(known, Tick(owner="worker-2", dead_owner=known.owner), T0 + 1, REJECT))
     assert (taken.fence, taken.owner, taken.phase) == (2, "worker-2", Phase.PROCESSING)
 
 
@@ -391,7 +391,7 @@ def test_what_a_dead_owner_executed_is_taken_over_before_its_lease_ends() -> Non
 def test_what_a_live_owner_executes_is_not_taken_over_however_old_its_lease_is() -> None:
     known = processing()
     long_after = T0 + 1_000 * REJECT.lease_ms
-    decision = decide(known, Attend(owner="worker-2", live_owner=known.owner), long_after, REJECT)
+    decision = decide(known, Tick(owner="worker-2", live_owner=known.owner), long_after, REJECT)
     assert (after(decision).fence, after(decision).owner, decision.steps) == (1, known.owner, ())
     assert after(decision).lease_until == long_after + REJECT.lease_ms
     assert after(decide(after(decision), settle(1), long_after + 1, REJECT)).phase is Phase.COMMITTED
@@ -402,7 +402,7 @@ def test_a_live_owner_has_a_leases_time_to_take_up_what_it_has_given_up() -> Non
     known = processing()
     assert known.owner is not None
     assert known.lease_until is not None
-    another, itself = Attend(owner="worker-2", live_owner=known.owner), Attend(owner=known.owner)
+    another, itself = Tick(owner="worker-2", live_owner=known.owner), Tick(owner=known.owner)
     patience_ends = known.lease_until + REJECT.lease_ms
     for at in (known.lease_until, patience_ends - 1):
         assert decide(known, another, at, REJECT).verdict == Ignore()
@@ -431,7 +431,7 @@ def test_nobody_settles_what_does_not_run(find: Find, command: Command) -> None:
 def test_a_worker_of_a_forgotten_intent_is_told_that_there_is_none() -> None:
     for command in (settle(), settle(succeeded=False), Renew(fence=1)):
         assert decide(None, command, T0, REJECT).code == phase.UNKNOWN
-    assert decide(None, Attend(), T0, REJECT).verdict == Ignore()
+    assert decide(None, Tick(), T0, REJECT).verdict == Ignore()
 
 
 @pytest.mark.parametrize("find", [committed, failed])

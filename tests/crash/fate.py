@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
 from twophp.asgi.server import Server
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Command, Records, Then
 from twophp.stores.sqlite import SQLiteStore
 
@@ -106,7 +106,7 @@ class Fate:
                 self._in_batch.add(step)
                 return command.decide(records)
 
-            return await transact(Asked(command.keys, deciding, command.admission))
+            return await transact(AdHocCommand(command.keys, deciding, command.admission))
 
         return transacting
 
@@ -118,7 +118,7 @@ class Fate:
                 self._in_batch.add(step)
                 return command.decide(records)
 
-            submit(Asked(command.keys, deciding, command.admission), then)
+            submit(AdHocCommand(command.keys, deciding, command.admission), then)
 
         return submitting
 

@@ -24,7 +24,7 @@ from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
 from twophp.delivery.egress import default_tls
 from twophp.engine.current import RunningIntent
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Statement
 from twophp.stores.clock import system_clock
 
@@ -66,7 +66,7 @@ class Service:
         if self._life.effect == "row":
             server = await self._middleware.open()
             change = Change(answer=None, statements=(Statement(sql=MAKE_TABLE, rows=[()]),))
-            await server.store.transact(Asked((), lambda _records: change))
+            await server.store.transact(AdHocCommand((), lambda _records: change))
         yield
 
     async def create(self, request: Request) -> Response:

@@ -15,9 +15,9 @@ from twophp.core.job import Job, Tries, by_job_id
 from twophp.core.policy import Policy
 from twophp.core.records import Instant
 from twophp.delivery.callbacks import callback_letter
-from twophp.delivery.outbox import Deliver, Delivery, Letter, Outbox, Owing
+from twophp.delivery.outbox import Deliver, Delivery, Outbox, OutboxMessage, PendingAcknowledgement
 from twophp.engine.intents import Intents
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, WholeStore
 from twophp.stores.memory import MemoryStore
 from twophp.stores.testing.scene import T0, HandClock
@@ -73,7 +73,9 @@ class Desk:
         self.outbox = Outbox(self.store, VAULT, SERVICE, **({"deliver": works} | facts))
         self.intents = Intents(self.store, VAULT, WRITER)
 
-    async def owe(self, name: str = "1", url: str = "https://hooks.example.com/c") -> tuple[phase.Decision, Owing]:
+    async def owe(
+        self, name: str = "1", url: str = "https://hooks.example.com/c"
+    ) -> tuple[phase.IntentDecision, PendingAcknowledgement]:
         """Register an auto-confirmed intent with a callback; nothing is started yet."""
         owed = self.outbox.owing(acknowledging(url))
         decision = await self.intents.register(registration(name), b"payload", POLICY, follow=owed)
@@ -83,11 +85,11 @@ class Desk:
         """Jobs that nobody has started."""
         letters = [callback_letter(name, "https://hooks.example.com/", b"{}") for name in names]
         puts = tuple(self.outbox.put_for(letter, self.clock.now) for letter in letters)
-        await self.store.transact(Asked((), lambda _records: Change(answer=None, puts=puts)))
+        await self.store.transact(AdHocCommand((), lambda _records: Change(answer=None, puts=puts)))
 
     async def job(self, name: str = "server-1") -> Job:
         key = by_job_id(f"{name}/callback")
-        job = await self.store.transact(Asked((key,), lambda records: Change(answer=records.get(key))))
+        job = await self.store.transact(AdHocCommand((key,), lambda records: Change(answer=records.get(key))))
         assert isinstance(job, Job)
         return job
 
@@ -125,10 +127,10 @@ def registration(name: str = "1", **facts: Any) -> Register:
     return Register(**(known | facts))
 
 
-def acknowledging(url: str) -> Callable[[Intent, Instant], Letter]:
+def acknowledging(url: str) -> Callable[[Intent, Instant], OutboxMessage]:
     """What the edge will do: the draft's five fields, as they are when the point of no return is crossed."""
 
-    def letter(intent: Intent, now: Instant) -> Letter:
+    def letter(intent: Intent, now: Instant) -> OutboxMessage:
         assert intent.phase is Phase.PROCESSING
         acknowledgement = Acknowledgement(
             server_correlation_id=intent.server_correlation_id,

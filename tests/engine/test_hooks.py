@@ -29,7 +29,7 @@ from twophp.delivery.hooks import HOOKS, Hooks, PhaseEvent, hook_deliverer
 from twophp.delivery.outbox import Outbox
 from twophp.delivery.webhooks import Secret, verify
 from twophp.engine.intents import Intents
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change
 from twophp.stores.memory import MemoryStore
 from twophp.stores.testing.scene import T0, HandClock
@@ -92,7 +92,7 @@ class Service:
 
     async def job(self, job_id: str) -> Job:
         key = by_job_id(job_id)
-        job = await self.store.transact(Asked((key,), lambda records: Change(answer=records.get(key))))
+        job = await self.store.transact(AdHocCommand((key,), lambda records: Change(answer=records.get(key))))
         assert isinstance(job, Job)
         return job
 

@@ -20,7 +20,7 @@ from twophp.core.identity import seal_context
 from twophp.core.job import DEFAULT_TRIES, JOB, State, by_job_id
 from twophp.delivery.callbacks import Call, callback_letter
 from twophp.delivery.outbox import Delivery, Outbox, code_of, spread
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find, Put
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite import SQLiteStore, rotate
@@ -293,7 +293,7 @@ async def test_a_payload_that_was_tampered_with_is_not_delivered() -> None:
         moved = msgspec.structs.replace(job, version=job.version + 1)
         return Change(answer=None, puts=(Put(record=moved, seals={"payload": stolen}),))
 
-    await desk.store.transact(Asked((second,), swap))
+    await desk.store.transact(AdHocCommand((second,), swap))
     await desk.outbox.visit()
     await desk.idle()
     assert receiver.ids == ["server-1/callback"]
@@ -341,7 +341,7 @@ async def test_the_payload_is_sealed_for_its_job_and_survives_a_rotation(tmp_pat
     clock = HandClock()
     async with SQLiteStore(str(tmp_path / "orders.db"), clock=clock) as store:
         desk = Desk(Receiver(), store, clock)
-        await store.kept("service", SERVICE)
+        await store.get_or_set_meta("service", SERVICE)
         await desk.put("server-1")
         ring = KeyRing({"k": bytes(32), "new": bytes(range(32))}, "new")
         done = await rotate.rotate(store, ring)

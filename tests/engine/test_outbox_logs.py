@@ -14,10 +14,10 @@ from twophp.core.obligation import Obligation, State
 from twophp.core.records import Instant
 from twophp.delivery.callbacks import callback_letter
 from twophp.delivery.hooks import Hooks
-from twophp.delivery.outbox import Letter
+from twophp.delivery.outbox import OutboxMessage
 from twophp.engine.intents import Intents
 from twophp.engine.obligations.effects import letter_for
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change
 from twophp.stores.memory import MemoryStore
 from twophp.stores.testing.scene import HandClock
@@ -82,7 +82,7 @@ async def test_a_failed_attempt_and_a_dead_job_are_told_with_both_ids(caplog: py
 async def test_a_callback_knows_its_ids_though_the_store_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     desk, store = a_desk(receiver := Receiver())
 
-    def letter(intent: Intent, _now: Instant) -> Letter:
+    def letter(intent: Intent, _now: Instant) -> OutboxMessage:
         client_id = intent.client_correlation_id
         server_id, url = intent.server_correlation_id, "https://a.example/"
         return callback_letter(server_id, url, b"{}", client_correlation_id=client_id)
@@ -142,7 +142,7 @@ async def test_what_an_obligation_owes_is_told_with_the_ids_of_its_intent(
     await desk.intents.register(registration(), b"payload", POLICY)
     settled = Obligation("o-1", "publish", "k", "t-1", intent, desk.clock.now, 30_000, State.COMMITTED)
     put = desk.outbox.put_for(letter_for(settled, b""), desk.clock.now)
-    await desk.store.transact(Asked((), lambda _records: Change(answer=None, puts=(put,))))
+    await desk.store.transact(AdHocCommand((), lambda _records: Change(answer=None, puts=(put,))))
     receiver.errors = [RuntimeError("no")]
     await desk.deliver_due()
     assert told(caplog) == [("job o-1/effect: attempt 1 failed: error", about)]

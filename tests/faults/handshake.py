@@ -20,7 +20,7 @@ from twophp.core.entry import Writer
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable
 from twophp.core.intent import Intent, Mode, by_logical_key
 from twophp.core.intent_commands import Confirm, Register, Settle
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
 from twophp.stores.sqlite import SQLiteStore
@@ -87,7 +87,7 @@ class Victim:
                 self._struck("open", error)
         raise AssertionError("it cannot be opened")
 
-    async def _insist(self, step: str, call: Callable[[], Awaitable[Decision]]) -> Decision:
+    async def _insist(self, step: str, call: Callable[[], Awaitable[IntentDecision]]) -> IntentDecision:
         """Call until there is an answer, by the book: repeat what was refused, find out what is unknown."""
         for _try in range(TRIES):
             try:
@@ -102,7 +102,7 @@ class Victim:
                 return decision
         raise AssertionError(f"{step}: no answer after {TRIES} tries")
 
-    async def _find_out(self, step: str, call: Callable[[], Awaitable[Decision]]) -> None:
+    async def _find_out(self, step: str, call: Callable[[], Awaitable[IntentDecision]]) -> None:
         if self._when_unknown == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         try:
@@ -116,7 +116,7 @@ class Victim:
         if self._when_unknown == "look":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    async def _register(self) -> Decision:
+    async def _register(self) -> IntentDecision:
         command = Register(
             client_correlation_id="client-1",
             server_correlation_id="server-1",
@@ -129,7 +129,7 @@ class Victim:
         )
         return await self._intents.register(command, PAYLOAD, POLICY)
 
-    async def _confirm(self) -> Decision:
+    async def _confirm(self) -> IntentDecision:
         command = Confirm(
             client_correlation_id="client-1",
             server_correlation_id="server-1",
@@ -140,7 +140,7 @@ class Victim:
         )
         return await self._intents.confirm(command, POLICY)
 
-    async def _settle(self, intent: Intent | None) -> Decision:
+    async def _settle(self, intent: Intent | None) -> IntentDecision:
         assert intent is not None
         return await self._intents.settle(intent, Settle(fence=1, succeeded=True, status=200), RESPONSE, POLICY)
 

@@ -17,7 +17,7 @@ from twophp.delivery.egress_lookups import Lookups
 from twophp.delivery.hooks import Hooks, hook_deliverer
 from twophp.delivery.outbox import Delivery, Outbox
 from twophp.engine.intents import Intents
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.obligations import ObligationError
 from twophp.ports import Change, Store
 from twophp.stores.memory import MemoryStore
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 
 
 async def obligation(store: Store, oid: str) -> Any:
-    return await store.transact(Asked((by_id(oid),), lambda records: Change(answer=records.get(by_id(oid)))))
+    return await store.transact(AdHocCommand((by_id(oid),), lambda records: Change(answer=records.get(by_id(oid)))))
 
 
 def delivery(work: Any, shown: Obligation | None) -> Delivery:

@@ -13,7 +13,7 @@ import pytest
 from tests.obligations.processes import run_workers
 from tests.obligations.scene import T0, TIMEOUT_MS, Scene, codes, lines_of, refused
 from twophp.core.errors import CommitUnknown, ConfigError
-from twophp.kernel.commands import Making
+from twophp.kernel.commands import MakeChange
 from twophp.obligations import ObligationError, ObligationTracker, StaleToken, State, Statement
 from twophp.ports import Change
 
@@ -157,7 +157,7 @@ def test_a_token_whose_commit_nobody_could_tell_of_is_found_again(
         raise CommitUnknown("the line went dead")
 
     monkeypatch.setattr(store, "transact", durable_and_unknown)
-    monkeypatch.setattr(store, "reopen", lambda: real(Making(Change(answer=None))))
+    monkeypatch.setattr(store, "reopen", lambda: real(MakeChange(Change(answer=None))))
     token = tracker.acquire("printer", "t")
     assert token.number == 2
     tracker.check("printer", token.number)

@@ -20,7 +20,7 @@ from twophp.asgi.server import Server
 from twophp.core.errors import CommitUnknown, Refused, StoreError, StoreOverloaded, StoreUnavailable
 from twophp.core.obligation import Decision, Obligation, Rollback, State
 from twophp.engine.obligations.bound import BoundObligations
-from twophp.engine.obligations.changes import Wanted
+from twophp.engine.obligations.changes import ObligationCommand
 from twophp.obligations import ObligationError
 from twophp.ports import Obligations
 from twophp.stores.sqlite.verify import verify
@@ -373,7 +373,7 @@ async def test_a_reserve_that_failed_is_settled_only_if_it_was_written(
     async def does(obligations: BoundObligations) -> None:
         make = obligations._obligations.make
 
-        async def failing(wanted: Wanted) -> Decision:
+        async def failing(wanted: ObligationCommand) -> Decision:
             if is_written:
                 await make(wanted)
             raise trouble

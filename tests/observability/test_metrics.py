@@ -18,7 +18,7 @@ from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.metrics import Metrics, metrics_app
 from twophp.core.errors import ConfigError, DeliveryFailed
 from twophp.core.job import DEFAULT_TRIES, Command, Delivered, Enqueue, Failed, decide
-from twophp.kernel.commands import Making
+from twophp.kernel.commands import MakeChange
 from twophp.observability.observe import SILENT, observed_by
 from twophp.ports import Change
 from twophp.stores.sqlite import SQLiteStore
@@ -119,7 +119,7 @@ def test_a_store_says_how_many_wait_and_how_many_went_together(tmp_path: Path) -
     async def load_of_a_crowd() -> None:
         async with SQLiteStore(f"{tmp_path}/shop.db") as store:
             before = store.load()
-            crowd = [asyncio.ensure_future(store.transact(Making(Change(answer=1)))) for _ in range(10)]
+            crowd = [asyncio.ensure_future(store.transact(MakeChange(Change(answer=1)))) for _ in range(10)]
             await asyncio.sleep(0)
             assert store.load().waiting == 10
             await asyncio.gather(*crowd)

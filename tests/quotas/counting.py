@@ -9,7 +9,7 @@ import apsw
 from tests.faults.handshake import POLICY, VAULT, WRITER
 from twophp.core.intent import Intent, Mode
 from twophp.core.intent_commands import Confirm, Register, Settle
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.core.quota import Quota
 from twophp.engine.intents import Intents
 from twophp.ports import Store
@@ -28,7 +28,7 @@ class Service:
     def __init__(self, store: Store, quota: Quota | None) -> None:
         self.intents = Intents(store, VAULT, WRITER, quota=quota)
 
-    async def register(self, name: str, at: int = T0, principal: str = "alice", **facts: object) -> Decision:
+    async def register(self, name: str, at: int = T0, principal: str = "alice", **facts: object) -> IntentDecision:
         known: dict[str, object] = {
             "client_correlation_id": f"client-{name}",
             "server_correlation_id": f"server-{name}" + ("" if principal == "alice" else f"-{principal}"),
@@ -42,7 +42,7 @@ class Service:
         }
         return await self.intents.register(Register(**(known | facts)), b"ten bytes.", POLICY)  # type: ignore[arg-type]
 
-    async def confirm(self, intent: Intent, at: int = T0) -> Decision:
+    async def confirm(self, intent: Intent, at: int = T0) -> IntentDecision:
         command = Confirm(
             client_correlation_id=intent.client_correlation_id,
             server_correlation_id=intent.server_correlation_id,
@@ -53,11 +53,11 @@ class Service:
         )
         return await self.intents.confirm(command, POLICY)
 
-    async def settle(self, intent: Intent, *, succeeded: bool = True) -> Decision:
+    async def settle(self, intent: Intent, *, succeeded: bool = True) -> IntentDecision:
         settle = Settle(fence=intent.fence, succeeded=succeeded, status=201 if succeeded else 500, resource_id="7")
         return await self.intents.settle(intent, settle, b"answer", POLICY)
 
-    async def sweep(self, now: int) -> list[Decision]:
+    async def sweep(self, now: int) -> list[IntentDecision]:
         return await self.intents.sweep(lambda _intent: POLICY, "sweeper", before=now + 1)
 
 

@@ -17,9 +17,9 @@ from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Mode, Phase, by_pair
 from twophp.core.intent_commands import Settle
 from twophp.core.machine import Goto, Replay
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.core.quota import EXCEEDED, Quota, by_principal
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.sql import migrations
@@ -58,7 +58,7 @@ def play(tmp_path: Path) -> Callable[[Scene], None]:
     return play
 
 
-def made(decision: Decision) -> Intent:
+def made(decision: IntentDecision) -> Intent:
     assert decision.intent is not None
     return decision.intent
 
@@ -90,7 +90,7 @@ def test_whoever_follows_a_redirect_is_counted_and_refused_like_everybody(play: 
             await service.intents.settle(sent, moved, b"elsewhere", POLICY)
         await service.register("3")
 
-        async def follow(name: str) -> Decision:
+        async def follow(name: str) -> IntentDecision:
             fresh = f"server-{name}-there"
             return await service.register(
                 name, follows=f"server-{name}", replay_key="there", server_correlation_id=fresh
@@ -259,7 +259,7 @@ def test_a_count_that_somebody_deleted_stops_nobody(play: Play) -> None:
         service = stage.service(Quota(open_intents=5))
         running = made(await service.confirm(made(await service.register("1"))))
         key = by_principal("alice")
-        await stage.store.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
+        await stage.store.transact(AdHocCommand((key,), lambda _records: Change(answer=None, drops=(key,))))
         assert made(await service.settle(running)).phase is Phase.COMMITTED
 
     play(scene)

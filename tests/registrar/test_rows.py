@@ -13,7 +13,7 @@ import pytest
 from tests.registrar.scene import KEPT, TABLES, Scene, sqlite_url
 from twophp.core.errors import Refused, StoreError
 from twophp.core.registrar_records import Inert, NonceIssue, NonceUse, by_nonce, by_nonce_use
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put, Store
 from twophp.registrar import Registrar
 from twophp.stores.memory import MemoryStore
@@ -94,15 +94,17 @@ def test_both_stores_refuse_to_drop_or_rewrite_what_is_written_once(tmp_path: Pa
 
     async def show(store: Store) -> None:
         keys = (by_nonce("n"), by_nonce_use("n"))
-        await store.transact(Asked(keys, lambda _records: Change(answer=None, puts=(Put(record=issue),))))
+        await store.transact(AdHocCommand(keys, lambda _records: Change(answer=None, puts=(Put(record=issue),))))
         for change in (
             Change(answer=None, drops=(keys[0],)),
             Change(answer=None, puts=(Put(record=NonceIssue("n", "another", 1, 2)),)),
             Change(answer=None, puts=(Put(record=use), Put(record=use))),
         ):
             with pytest.raises(StoreError):
-                await store.transact(Asked(keys, lambda _records, change=change: change))  # type: ignore[misc]
-        found = await store.transact(Asked(keys, lambda records: Change(answer=[records.get(key) for key in keys])))
+                await store.transact(AdHocCommand(keys, lambda _records, change=change: change))  # type: ignore[misc]
+        found = await store.transact(
+            AdHocCommand(keys, lambda records: Change(answer=[records.get(key) for key in keys]))
+        )
         assert found == [issue, None]
         await store.close()
 
@@ -116,7 +118,7 @@ def test_a_store_that_is_not_the_registrars_cannot_write_its_rows(tmp_path: Path
         store = SQLiteStore(str(tmp_path / "x.db"), clock=lambda: 5)
         row = Inert("k", "r", 5)
         with pytest.raises(StoreError, match="twophp_registrar"):
-            await store.transact(Asked((), lambda _records: Change(answer=None, puts=(Put(record=row),))))
+            await store.transact(AdHocCommand((), lambda _records: Change(answer=None, puts=(Put(record=row),))))
         await store.close()
 
     asyncio.run(show())

@@ -12,7 +12,7 @@ import msgspec
 
 from tests.stores.orders import raw
 from twophp.kernel.journal import GENESIS, Link
-from twophp.stores.sqlite.verify import Head
+from twophp.stores.sqlite.verify import ProvenHead
 
 COLUMNS = [
     "number",
@@ -96,6 +96,6 @@ def rechain(path: Path, change: Callable[[Link], Link] = lambda link: link) -> N
         raw(path, "INSERT OR REPLACE INTO writer VALUES (?, 'forged', ?, ?, ?)", link.writer, link.seq, link.id, digest)
 
 
-def head_of(path: Path) -> Head:
+def head_of(path: Path) -> ProvenHead:
     last = links(path)[-1]
-    return Head(last.last_line, last.hash)
+    return ProvenHead(last.last_line, last.hash)

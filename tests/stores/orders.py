@@ -10,10 +10,10 @@ import apsw
 
 from twophp.core.intent import Intent, Mode, Phase, by_pair
 from twophp.core.intent_commands import Confirm, Register, Settle
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Vault
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
@@ -81,7 +81,7 @@ class Orders:
     async def find(self, n: int) -> Intent:
         return await find(self.store, n)
 
-    async def sweep(self) -> list[Decision]:
+    async def sweep(self) -> list[IntentDecision]:
         return await self.intents.sweep(lambda _intent: POLICY, "sweeper", before=self.clock() + 1)
 
 
@@ -96,7 +96,7 @@ def response_of(n: int) -> bytes:
 async def find(store: SQLiteStore, n: int) -> Intent:
     """Read one order as it is."""
     key = by_pair(f"c{n}", f"s{n}")
-    intent = await store.transact(Asked((key,), lambda records: Change(answer=records.get(key))))
+    intent = await store.transact(AdHocCommand((key,), lambda records: Change(answer=records.get(key))))
     assert isinstance(intent, Intent)
     return intent
 
@@ -137,7 +137,7 @@ def raw_bytes(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file())
 
 
-def _intent(decision: Decision) -> Intent:
+def _intent(decision: IntentDecision) -> Intent:
     assert decision.intent is not None
     assert decision.code is None, decision
     return decision.intent

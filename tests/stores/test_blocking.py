@@ -15,7 +15,7 @@ import pytest
 
 from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable
 from twophp.core.records import Key
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Records, Statement
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.blocking import BlockingSQLite
@@ -56,15 +56,15 @@ def noted(path: str) -> set[str]:
 
 
 def test_it_is_durable_before_it_returns(handle: BlockingSQLite, path: str) -> None:
-    assert handle.transact(Asked(KEYS, noting("one"))) == "one"
+    assert handle.transact(AdHocCommand(KEYS, noting("one"))) == "one"
     assert noted(path) == {"one"}
 
 
 def test_what_was_handed_over_goes_with_the_next_that_is_waited_for(handle: BlockingSQLite, path: str) -> None:
     told: list[tuple[Any, Exception | None]] = []
-    handle.hand_over(Asked(KEYS, noting("behind")), lambda *outcome: told.append(outcome))
+    handle.hand_over(AdHocCommand(KEYS, noting("behind")), lambda *outcome: told.append(outcome))
     assert (noted(path), told, handle.is_idle()) == (set(), [], False)
-    handle.transact(Asked(KEYS, noting("waited")))
+    handle.transact(AdHocCommand(KEYS, noting("waited")))
     assert (noted(path), told, handle.is_idle()) == ({"behind", "waited"}, [("behind", None)], True)
     assert (handle._writer.load().batches, handle._writer.load().changes) == (1, 2)
 
@@ -78,9 +78,9 @@ def test_whoever_waits_while_another_writes_shares_the_next_flush(handle: Blocki
         return noting("slow")(_records)
 
     with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(handle.transact, Asked(KEYS, slow))
+        first = threads.submit(handle.transact, AdHocCommand(KEYS, slow))
         inside.wait()
-        others = [threads.submit(handle.transact, Asked(KEYS, noting(str(number)))) for number in range(8)]
+        others = [threads.submit(handle.transact, AdHocCommand(KEYS, noting(str(number)))) for number in range(8)]
         while len(handle._waiting) < 9:
             threading.Event().wait(0.001)
         go.set()
@@ -94,9 +94,9 @@ def test_a_decision_that_fails_is_its_callers_alone(handle: BlockingSQLite, path
     def broken(_records: Records) -> Change:
         raise ValueError("mine")
 
-    handle.hand_over(Asked(KEYS, noting("good")), lambda *_outcome: None)
+    handle.hand_over(AdHocCommand(KEYS, noting("good")), lambda *_outcome: None)
     with pytest.raises(ValueError, match="mine"):
-        handle.transact(Asked(KEYS, broken))
+        handle.transact(AdHocCommand(KEYS, broken))
     assert noted(path) == {"good"}
 
 
@@ -106,13 +106,13 @@ def test_a_thread_that_is_interrupted_tells_the_others_that_nobody_knows(handle:
     def interrupted(_records: Records) -> Change:
         raise KeyboardInterrupt
 
-    handle.hand_over(Asked(KEYS, noting("behind")), lambda *outcome: told.append(outcome))
+    handle.hand_over(AdHocCommand(KEYS, noting("behind")), lambda *outcome: told.append(outcome))
     with pytest.raises(KeyboardInterrupt):
-        handle.transact(Asked(KEYS, interrupted))
+        handle.transact(AdHocCommand(KEYS, interrupted))
     ((answer, error),) = told
     assert (answer, type(error)) == (None, CommitUnknown)
     assert noted(path) == set()
-    assert handle.transact(Asked(KEYS, noting("after"))) == "after", "and it goes on"
+    assert handle.transact(AdHocCommand(KEYS, noting("after"))) == "after", "and it goes on"
     assert noted(path) == {"after"}
 
 
@@ -129,11 +129,11 @@ def test_after_a_failed_commit_it_is_opened_anew(
 
     monkeypatch.setattr(writer, "_sync", broken)
     with pytest.raises(CommitUnknown):
-        handle.transact(Asked(KEYS, noting("one")))
+        handle.transact(AdHocCommand(KEYS, noting("one")))
     with pytest.raises(StorePoisoned):
-        handle.transact(Asked(KEYS, noting("two")))
+        handle.transact(AdHocCommand(KEYS, noting("two")))
     handle.reopen()
-    handle.transact(Asked(KEYS, noting("three")))
+    handle.transact(AdHocCommand(KEYS, noting("three")))
     assert noted(path) == ({"one", "three"} if written else {"three"})
 
 
@@ -156,7 +156,7 @@ def test_it_is_opened_anew_wherever_the_process_is_by_then(tmp_path: Path, monke
     handle = BlockingSQLite("ledger.db")
     monkeypatch.chdir(tmp_path / "elsewhere")
     handle.reopen()
-    handle.transact(Asked(KEYS, noting("one")))
+    handle.transact(AdHocCommand(KEYS, noting("one")))
     handle.close()
     assert noted(str(tmp_path / "ledger.db")) == {"one"}
 
@@ -178,13 +178,13 @@ def test_what_was_closed_is_not_reopened(path: str) -> None:
 
 def test_it_is_bounded_and_it_ends(path: str) -> None:
     handle = BlockingSQLite(path, capacity=1)
-    handle.hand_over(Asked(KEYS, noting("one")), lambda *_outcome: None)
+    handle.hand_over(AdHocCommand(KEYS, noting("one")), lambda *_outcome: None)
     with pytest.raises(StoreOverloaded):
-        handle.transact(Asked(KEYS, noting("two")))
+        handle.transact(AdHocCommand(KEYS, noting("two")))
     handle.close()
     assert noted(path) == {"one"}, "closing finishes what was accepted"
     with pytest.raises(StoreUnavailable) as refusal:
-        handle.transact(Asked(KEYS, noting("three")))
+        handle.transact(AdHocCommand(KEYS, noting("three")))
     assert refusal.value.code == "store_closed"
 
 
@@ -192,7 +192,7 @@ def test_it_waits_for_whoever_else_writes(handle: BlockingSQLite, path: str) -> 
     other = apsw.Connection(path)
     other.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(handle.transact, Asked(KEYS, noting("one")))
+        waiting = threads.submit(handle.transact, AdHocCommand(KEYS, noting("one")))
         other.execute("COMMIT")
         assert waiting.result() == "one"
     other.close()

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from twophp.core.call import CALL, Stage
-from twophp.core.call_commands import Attend, GiveUp, Note
+from twophp.core.call_commands import GiveUp, Note, Tick
 from twophp.core.intent import Phase
 from twophp.ports import Find
 from twophp.stores.sqlite import SQLiteStore
@@ -59,7 +59,7 @@ def test_an_older_ledger_keeps_its_calls_and_can_give_one_up(tmp_path: Path) -> 
             assert [row.phase for row in await store.entries(Find("client-1"))] == [Phase.WAITING_CONFIRM]
             clock.now = T0 + 29_400
             assert KEY in await store.due(CALL, clock.now + 1, 9)
-            await take(store, Attend(owner="other"))
+            await take(store, Tick(owner="other"))
             assert [row.phase for row in await store.entries(Find("client-1"))] == [Phase.TTL_EXPIRED]
             assert [row.phase for row in await store.entries(Find("client-2"))] == [Phase.COMMITTED]
             assert await store.owners_of(CALL) == ["driver"], "found by its index"

@@ -15,9 +15,9 @@ from twophp.core.intent_commands import Renew, Settle
 from twophp.core.obligation import by_flow_and_key
 from twophp.core.phase import FENCE_LOST
 from twophp.core.records import Key
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change
-from twophp.stores.sqlite import SQLiteStore, known
+from twophp.stores.sqlite import SQLiteStore, record_cache
 from twophp.stores.sqlite.tables import TABLE_OF_KEY
 from twophp.stores.testing import scene
 
@@ -54,7 +54,7 @@ async def theirs(ours: SQLiteStore, path: str, clock: scene.HandClock) -> AsyncI
 
 async def told(store: SQLiteStore, key: Key) -> Any:
     """What a change that only looks is told, as a replay is."""
-    return await store.transact(Asked((key,), lambda records: Change(answer=records.get(key))))
+    return await store.transact(AdHocCommand((key,), lambda records: Change(answer=records.get(key))))
 
 
 def watch_reads(store: SQLiteStore) -> list[str]:
@@ -153,7 +153,7 @@ async def test_nothing_but_intents_is_kept(ours: SQLiteStore, theirs: SQLiteStor
 async def test_what_is_doubted_is_bounded(
     ours: SQLiteStore, theirs: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "GENERATION", 8)
+    monkeypatch.setattr(record_cache, "GENERATION", 8)
     for number in range(20):
         await scene.register(ours, f"ours {number}")
         await scene.register(theirs, f"theirs {number}")
@@ -175,11 +175,11 @@ async def test_one_that_was_read_beside_another_and_is_forgotten_since_is_not_re
     ours: SQLiteStore, theirs: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was doubted, and read anew because its client's id is also somebody else's: one slot of it may be left."""
-    monkeypatch.setattr(known, "GENERATION", 1)
+    monkeypatch.setattr(record_cache, "GENERATION", 1)
     intent = await scene.register(ours, "mine")
     await scene.register(theirs, "theirs")
     beside = by_logical_key("bob", intent.client_correlation_id)
     assert await told(ours, beside) is None
     key = scene.pair_of(intent)
-    await ours.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
+    await ours.transact(AdHocCommand((key,), lambda _records: Change(answer=None, drops=(key,))))
     assert await told(ours, by_logical_key(intent.principal, intent.client_correlation_id)) is None

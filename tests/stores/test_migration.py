@@ -24,7 +24,7 @@ from twophp.stores.sqlite import hashes, widening
 from twophp.stores.sqlite.connection import migrate, open_connection
 from twophp.stores.sqlite.reader import ledger_reader
 from twophp.stores.sqlite.reading import holds_seals
-from twophp.stores.sqlite.verify import Head, verify
+from twophp.stores.sqlite.verify import ProvenHead, verify
 from twophp.stores.urls import open_vault
 
 LATER = HandClock(T0 + 10 * (POLICY.ttl_ms + POLICY.delta_ms))
@@ -61,9 +61,9 @@ def upgrade(path: Path) -> None:
     connection.close()
 
 
-def old_head(path: Path) -> Head:
+def old_head(path: Path) -> ProvenHead:
     [(seq, digest)] = raw(path, "SELECT seq, hash FROM head")
-    return Head(seq, digest)  # type: ignore[arg-type]
+    return ProvenHead(seq, digest)  # type: ignore[arg-type]
 
 
 @pytest.mark.req("P-9.1-a", "A-52")

@@ -13,7 +13,7 @@ from twophp.core.errors import StoreOverloaded
 from twophp.core.records import JournalEvent
 from twophp.kernel.admission import BITE, NEW_SHARE, QUIET_S, Queue
 from twophp.kernel.apply import Job
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Decide
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.flow import Flow
@@ -40,7 +40,7 @@ class Stopwatch:
 
 
 def job(name: Any = None) -> Job:
-    return Asked((), lambda _records: Change(answer=name)), asyncio.Future()
+    return AdHocCommand((), lambda _records: Change(answer=name)), asyncio.Future()
 
 
 def a_queue(seconds: Stopwatch | None = None, *, capacity: int = CAPACITY) -> Queue:
@@ -143,10 +143,10 @@ async def test_the_background_waits_behind_requests_in_a_real_store_and_is_finis
         yield from real(lambda: jobs)
 
     store._writer.write = taking_a_second  # type: ignore[method-assign]
-    await store.transact(Asked((), saying("first")))
-    waiting = [store.transact(Asked((), saying("background"), "background")) for _ in range(10 * BITE)]
+    await store.transact(AdHocCommand((), saying("first")))
+    waiting = [store.transact(AdHocCommand((), saying("background"), "background")) for _ in range(10 * BITE)]
     for _ in range(45):
-        await store.transact(Asked((), saying("request")))
+        await store.transact(AdHocCommand((), saying("request")))
     lines = await said(store)
     assert lines.count("request") == 45
     assert lines.count("background") == BITE  # 45 ms of requests are half of what the next bite waits for.
@@ -162,13 +162,13 @@ async def test_accepted_changes_find_room_while_another_process_holds_the_lock(t
     async with SQLiteStore(path, capacity=4) as store:
         other = apsw.Connection(path)
         other.execute("BEGIN IMMEDIATE")
-        held = [store.transact(Asked((), saying("new"), "new"))]
+        held = [store.transact(AdHocCommand((), saying("new"), "new"))]
         for _turn in range(1_000):  # By then the writer waits for the lock.
             await asyncio.sleep(0)
-        held += [store.transact(Asked((), saying("new"), "new")) for _ in range(3)]
+        held += [store.transact(AdHocCommand((), saying("new"), "new")) for _ in range(3)]
         with pytest.raises(StoreOverloaded):
-            await store.transact(Asked((), saying("refused"), "new"))
-        held.append(store.transact(Asked((), saying("accepted"))))
+            await store.transact(AdHocCommand((), saying("refused"), "new"))
+        held.append(store.transact(AdHocCommand((), saying("accepted"))))
         other.execute("ROLLBACK")
         await asyncio.gather(*held)
         assert await said(store) == ["accepted", "new", "new", "new", "new"]

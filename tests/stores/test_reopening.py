@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from twophp.core.errors import StoreUnavailable
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Tail
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite import store as module
@@ -30,10 +30,10 @@ async def test_it_is_the_same_file_wherever_the_process_is_by_then(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     async with SQLiteStore("ledger.db") as store:
-        await store.kept("name", "kept")
+        await store.get_or_set_meta("name", "kept")
         monkeypatch.chdir(tmp_path / "elsewhere")
         await store.reopen()
-        assert await store.kept("name", "forgotten") == "kept"
+        assert await store.get_or_set_meta("name", "forgotten") == "kept"
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -48,7 +48,7 @@ async def test_a_file_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
         assert not path.exists()
         (tmp_path / "moved.db").rename(path)
         await store.reopen()
-        assert await store.kept("name", "kept") == "kept"
+        assert await store.get_or_set_meta("name", "kept") == "kept"
 
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
@@ -70,14 +70,19 @@ async def test_what_failed_to_open_is_opened_by_the_next(
             await store.reopen()
         assert len(apsw.connections()) == open_before - 3, "nothing stays half open"
         await store.reopen()
-        assert await store.kept("name", "kept") == "kept"
+        assert await store.get_or_set_meta("name", "kept") == "kept"
         assert await store.entries(Tail()) == []
 
 
 async def test_what_was_closed_stays_closed_and_says_so(tmp_path: Path) -> None:
     store = SQLiteStore(str(tmp_path / "ledger.db"))
     await store.close()
-    for refused in (store.reopen(), store.kept("name", ""), store.due("intent", 1, 1), store.entries(Tail())):
+    for refused in (
+        store.reopen(),
+        store.get_or_set_meta("name", ""),
+        store.due("intent", 1, 1),
+        store.entries(Tail()),
+    ):
         with pytest.raises(StoreUnavailable) as refusal:
             await refused
         assert refusal.value.code == "store_closed"
@@ -88,7 +93,7 @@ async def test_whoever_closes_while_another_reopens_closes_for_good(tmp_path: Pa
     open_before = len(apsw.connections())
     other = apsw.Connection(store.path)
     other.execute("BEGIN IMMEDIATE")
-    writing = store.transact(Asked((), lambda _records: Change(answer="written")))
+    writing = store.transact(AdHocCommand((), lambda _records: Change(answer="written")))
     both = asyncio.gather(store.reopen(), store.close(), return_exceptions=True)
     for _turn in range(3):
         await asyncio.sleep(0)  # By now both wait for the writer, and the writer for the lock.

@@ -26,9 +26,9 @@ from twophp.core.errors import (
 )
 from twophp.core.intent import Intent
 from twophp.core.obligation import by_flow_and_key
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find, Statement
-from twophp.stores.sqlite import SQLiteStore, connection, known, writer
+from twophp.stores.sqlite import SQLiteStore, connection, record_cache, writer
 from twophp.stores.sqlite.sql import migrations
 from twophp.stores.testing import scene
 from twophp.stores.testing.scene import register
@@ -283,9 +283,9 @@ async def test_statements_are_part_of_the_change(store: SQLiteStore) -> None:
         return Change(answer=None, puts=(put,), statements=(statement,))
 
     with pytest.raises(StoreError):
-        await store.transact(Asked((), lambda _records: change(1, 99)))
+        await store.transact(AdHocCommand((), lambda _records: change(1, 99)))
     assert await store.entries(Find("server-9")) == []
-    await store.transact(Asked((), lambda _records: change(1, 2)))
+    await store.transact(AdHocCommand((), lambda _records: change(1, 2)))
     assert len(await store.entries(Find("server-9"))) == 1
     assert store._connection.execute("SELECT sum(x) FROM mine").get == 3
 
@@ -302,14 +302,14 @@ async def test_statements_that_return_rows_are_run_to_their_end(
 ) -> None:
     store._connection.execute("CREATE TABLE mine (x)")
     change = Change(answer=None, statements=(Statement(sql=sql, rows=rows),))
-    await store.transact(Asked((), lambda _records: change))
+    await store.transact(AdHocCommand((), lambda _records: change))
     assert store._connection.execute("SELECT sum(x) FROM mine").get == 6
 
 
 async def test_a_statement_that_is_no_sql_harms_nobody(store: SQLiteStore) -> None:
     nonsense = Change(answer=None, statements=(Statement(sql="nonsense", rows=[()]),))
     outcomes = await asyncio.gather(
-        register(store), store.transact(Asked((), lambda _records: nonsense)), return_exceptions=True
+        register(store), store.transact(AdHocCommand((), lambda _records: nonsense)), return_exceptions=True
     )
     assert [type(outcome) for outcome in outcomes] == [Intent, StoreError]
 
@@ -370,7 +370,7 @@ async def test_the_log_is_folded_back_when_it_is_long(store: SQLiteStore, path: 
 
 
 async def test_memory_does_not_grow_with_what_is_stored(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "GENERATION", 256)
+    monkeypatch.setattr(record_cache, "GENERATION", 256)
 
     async def handshakes(start: int) -> None:
         await asyncio.gather(*(handshake(str(name)) for name in range(start, start + 1_000)))

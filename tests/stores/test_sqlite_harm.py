@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from tests.stores.orders import LEDGER_ID
 from twophp.core.errors import ConstraintViolation, StoreError
 from twophp.core.intent import Intent, by_logical_key
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put, Statement
-from twophp.stores.sqlite import SQLiteStore, known
+from twophp.stores.sqlite import SQLiteStore, record_cache
 from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.verify import verify
 from twophp.stores.testing import scene
@@ -73,7 +73,7 @@ async def test_a_statement_harms_nobody_else(store: SQLiteStore, bad: str, how: 
     change = msgspec.structs.replace(Change(answer=None), **{how: (Statement(sql=bad, rows=[()]),)})
     outcomes = await asyncio.gather(
         *(register(store, str(number)) for number in range(3)),
-        store.transact(Asked((), lambda _records: change)),
+        store.transact(AdHocCommand((), lambda _records: change)),
         *(register(store, str(number)) for number in range(3, 6)),
         return_exceptions=True,
     )
@@ -88,9 +88,9 @@ async def test_two_that_end_the_transaction_cost_the_others_two_more_rounds(stor
     thirteen = Change(answer=None, statements=(Statement(sql="INSERT INTO mine (id) VALUES (?)", rows=[(13,)]),))
     outcomes = await asyncio.gather(
         register(store, "1"),
-        store.transact(Asked((), lambda _records: thirteen)),
+        store.transact(AdHocCommand((), lambda _records: thirteen)),
         register(store, "2"),
-        store.transact(Asked((), lambda _records: thirteen)),
+        store.transact(AdHocCommand((), lambda _records: thirteen)),
         register(store, "3"),
         return_exceptions=True,
     )
@@ -104,7 +104,7 @@ async def test_a_reference_that_is_met_in_time_is_no_fault(store: SQLiteStore) -
         Statement(sql="INSERT INTO mine (id, customer) VALUES (1, 5)", rows=[()]),
         Statement(sql="INSERT INTO customer VALUES (5)", rows=[()]),
     )
-    await store.transact(Asked((), lambda _records: Change(answer=None, statements=both)))
+    await store.transact(AdHocCommand((), lambda _records: Change(answer=None, statements=both)))
     assert store._connection.execute("SELECT count(*) FROM mine").get == 1
 
 
@@ -126,7 +126,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_commit_leaves_a_ledger_to_go_on_wit
                 await register(store, "1")
             finally:
                 go_on.set()
-                await store.kept("said", "goodbye")  # A change without a line.
+                await store.get_or_set_meta("said", "goodbye")  # A change without a line.
 
         task = asyncio.create_task(last_words())
         await committing.wait()
@@ -138,7 +138,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_commit_leaves_a_ledger_to_go_on_wit
     async def once_more() -> None:
         async with SQLiteStore(str(path), clock=scene.HandClock()) as store:
             assert (await register(store, "2")).version == 1
-            assert await store.kept("said", "nothing") == "goodbye"
+            assert await store.get_or_set_meta("said", "nothing") == "goodbye"
             assert len(await scene.verified_journal(store)) == 3
 
     asyncio.run(once_more())
@@ -194,7 +194,7 @@ def test_a_writer_that_was_cancelled_before_it_began_is_followed_by_another(path
 
 async def test_what_was_found_beside_the_wanted_is_not_known_twice(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another's intent under the same client id is read along. It is known already; once forgotten, it is gone."""
-    monkeypatch.setattr(known, "GENERATION", 40)
+    monkeypatch.setattr(record_cache, "GENERATION", 40)
     clock = scene.HandClock()
     async with SQLiteStore(path, clock=clock) as store:
         intent = await register(store, "hers")
@@ -216,5 +216,5 @@ async def test_an_update_of_what_is_not_there_is_refused(store: SQLiteStore) -> 
     newer = replace(intent, version=2)
     with pytest.raises(StoreError):
         await store.transact(
-            Asked((scene.pair_of(intent),), lambda _records: Change(answer="done", puts=(Put(record=newer),)))
+            AdHocCommand((scene.pair_of(intent),), lambda _records: Change(answer="done", puts=(Put(record=newer),)))
         )

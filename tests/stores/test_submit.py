@@ -13,7 +13,7 @@ import pytest
 
 from twophp.core.errors import StoreOverloaded, StorePoisoned, StoreUnavailable
 from twophp.core.records import JournalEvent
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Decide, Records, WholeStore
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite import SQLiteStore
@@ -52,7 +52,7 @@ async def test_a_callback_hears_the_answer_after_it_is_durable_and_not_before_su
         told.append((answer, error))
         over.set()
 
-    store.submit(Asked((), saying("one")), then)
+    store.submit(AdHocCommand((), saying("one")), then)
     assert told == []
     await over.wait()
     assert told == [("one", None)]
@@ -62,8 +62,8 @@ async def test_a_callback_hears_the_answer_after_it_is_durable_and_not_before_su
 async def test_callbacks_and_futures_are_told_in_the_order_of_their_changes(store: WholeStore) -> None:
     order: list[str] = []
     for name in ("one", "two", "three"):
-        store.submit(Asked((), saying(name)), lambda answer, _error: order.append(answer))
-    assert await store.transact(Asked((), saying("four"))) == "four"
+        store.submit(AdHocCommand((), saying(name)), lambda answer, _error: order.append(answer))
+    assert await store.transact(AdHocCommand((), saying("four"))) == "four"
     await asyncio.sleep(0)  # The memory store answers its callbacks in the next turn of the loop.
     assert order == ["one", "two", "three"]
     assert await said(store) == ["one", "two", "three", "four"]
@@ -76,10 +76,10 @@ async def test_a_callback_that_raises_harms_nobody(store: WholeStore, caplog: py
         raise ValueError("mine")
 
     with caplog.at_level(logging.ERROR):
-        store.submit(Asked((), saying("one")), broken)
-        store.submit(Asked((), saying("two")), lambda answer, _error: order.append(answer))
-        assert await store.transact(Asked((), saying("three"))) == "three"
-        assert await store.transact(Asked((), saying("four"))) == "four", "and the next batch is written"
+        store.submit(AdHocCommand((), saying("one")), broken)
+        store.submit(AdHocCommand((), saying("two")), lambda answer, _error: order.append(answer))
+        assert await store.transact(AdHocCommand((), saying("three"))) == "three"
+        assert await store.transact(AdHocCommand((), saying("four"))) == "four", "and the next batch is written"
         await asyncio.sleep(0)
     assert order == ["two"]
     assert any(record.exc_info and "mine" in str(record.exc_info[1]) for record in caplog.records)
@@ -91,8 +91,8 @@ async def test_what_a_decision_raises_is_told_to_its_callback_alone(store: Whole
     def broken(_records: Records) -> Change:
         raise ValueError("mine")
 
-    store.submit(Asked((), broken), lambda *outcome: told.append(outcome))
-    assert await store.transact(Asked((), saying("one"))) == "one"
+    store.submit(AdHocCommand((), broken), lambda *outcome: told.append(outcome))
+    assert await store.transact(AdHocCommand((), saying("one"))) == "one"
     await asyncio.sleep(0)
     ((answer, error),) = told
     assert (answer, type(error)) == (None, ValueError)
@@ -102,9 +102,9 @@ async def test_a_callback_may_submit_more(store: WholeStore) -> None:
     over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def first(answer: Any, _error: Exception | None) -> None:
-        store.submit(Asked((), saying(f"{answer} two")), lambda answer, _error: over.set_result(answer))
+        store.submit(AdHocCommand((), saying(f"{answer} two")), lambda answer, _error: over.set_result(answer))
 
-    store.submit(Asked((), saying("one")), first)
+    store.submit(AdHocCommand((), saying("one")), first)
     assert await over == "one two"
     assert await said(store) == ["one", "one two"]
 
@@ -113,7 +113,7 @@ async def test_a_callback_runs_in_nobodys_context(store: WholeStore) -> None:
     request: ContextVar[str] = ContextVar("request", default="nobody's")
     over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     request.set("mine")
-    store.submit(Asked((), saying("one")), lambda _answer, _error: over.set_result(request.get()))
+    store.submit(AdHocCommand((), saying("one")), lambda _answer, _error: over.set_result(request.get()))
     assert await over == "nobody's"
 
 
@@ -123,12 +123,12 @@ async def test_a_callback_runs_in_nobodys_context(store: WholeStore) -> None:
 async def test_a_change_that_finds_no_room_is_refused_at_once_and_its_callback_never_called(tmp_path: Path) -> None:
     told: Told = []
     async with SQLiteStore(str(tmp_path / "ledger.db"), capacity=1) as store:
-        first = store.transact(Asked((), saying("one"), "new"))
+        first = store.transact(AdHocCommand((), saying("one"), "new"))
         with pytest.raises(StoreOverloaded):
-            store.submit(Asked((), saying("two"), "new"), lambda *outcome: told.append(outcome))
+            store.submit(AdHocCommand((), saying("two"), "new"), lambda *outcome: told.append(outcome))
         await first
     with pytest.raises(StoreUnavailable):
-        store.submit(Asked((), saying("three")), lambda *outcome: told.append(outcome))
+        store.submit(AdHocCommand((), saying("three")), lambda *outcome: told.append(outcome))
     assert told == []
 
 
@@ -136,14 +136,14 @@ async def test_a_store_that_has_stopped_refuses_at_once(tmp_path: Path) -> None:
     async with SQLiteStore(str(tmp_path / "ledger.db")) as store:
         store._writer.stop("a test")
         with pytest.raises(StorePoisoned):
-            store.submit(Asked((), saying("one")), lambda *_outcome: None)
+            store.submit(AdHocCommand((), saying("one")), lambda *_outcome: None)
 
 
 async def test_closing_tells_every_callback_first(tmp_path: Path) -> None:
     order: list[str] = []
     store = SQLiteStore(str(tmp_path / "ledger.db"))
-    store.submit(Asked((), saying("one")), lambda answer, _error: order.append(answer))
-    store.submit(Asked((), saying("two"), "background"), lambda answer, _error: order.append(answer))
+    store.submit(AdHocCommand((), saying("one")), lambda answer, _error: order.append(answer))
+    store.submit(AdHocCommand((), saying("two"), "background"), lambda answer, _error: order.append(answer))
     await store.close()
     assert order == ["one", "two"]
 
@@ -154,7 +154,7 @@ async def test_a_batch_that_waits_for_nothing_needs_no_task(tmp_path: Path) -> N
         assert place is not None
         place.is_on_loop = lambda _now_s: True  # type: ignore[method-assign,assignment]
         before = asyncio.all_tasks()
-        done = store.transact(Asked((), saying("one")))
+        done = store.transact(AdHocCommand((), saying("one")))
         seen = set()
         while not done.done():  # type: ignore[attr-defined]
             seen |= asyncio.all_tasks()
@@ -166,12 +166,14 @@ def test_a_future_of_a_loop_that_was_closed_keeps_nobody_else_from_being_told(tm
     async def leave() -> SQLiteStore:
         opened = SQLiteStore(str(tmp_path / "ledger.db"))
         for name in ("one", "two"):  # Two, so that the writer looks again, which this loop does not live to see.
-            asyncio.ensure_future(opened.transact(Asked((), saying(name)))).add_done_callback(lambda _future: None)
+            asyncio.ensure_future(opened.transact(AdHocCommand((), saying(name)))).add_done_callback(
+                lambda _future: None
+            )
         return opened
 
     async def go_on(left: SQLiteStore) -> tuple[str, list[str]]:
         async with asyncio.timeout(60), left:
-            answer = await left.transact(Asked((), saying("three")))
+            answer = await left.transact(AdHocCommand((), saying("three")))
             return answer, await said(left)
 
     loop = asyncio.new_event_loop()

@@ -17,7 +17,7 @@ from tests.stores.forging import head_of
 from tests.stores.orders import POLICY, T0, HandClock, orders, raw
 from tests.stores.verifying import filled, forgotten, found, messages
 from twophp.core.errors import ConfigError, JournalBroken, SchemaMismatch
-from twophp.stores.sqlite.verify import Head, Report, verify
+from twophp.stores.sqlite.verify import ProvenHead, Report, verify
 from twophp.storing.retention import RETENTION_MS
 
 
@@ -31,7 +31,7 @@ def test_an_untouched_database_holds(database: Path) -> None:
     report = verify(str(database))
     assert report.holds, report.findings
     assert (report.lines, report.records) == (17, 7)
-    assert report.head == head_of(database) == Head.parse(str(report.head))
+    assert report.head == head_of(database) == ProvenHead.parse(str(report.head))
     report.require()
     assert verify(str(database), expect=report.head).holds
 
@@ -399,7 +399,7 @@ def test_a_forgotten_intent_that_was_brought_back_is_found(database: Path) -> No
 @STEADY
 def test_a_head_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Head.parse(text)
+        ProvenHead.parse(text)
     assert refused.value.code == "bad_head"
 
 

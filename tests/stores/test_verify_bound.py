@@ -12,7 +12,7 @@ from tests.stores.orders import T0, HandClock, orders, raw
 from tests.stores.verifying import filled, found, messages
 from twophp.core import obligation
 from twophp.core.obligation import Command, Commit, Reserve, Rollback, Scan
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put, Records
 from twophp.stores.sqlite import SQLiteStore
 
@@ -63,7 +63,7 @@ def test_a_clock_that_was_set_back_after_an_arrival_is_no_finding(tmp_path: Path
             service.clock = HandClock(T0 + HOUR_MS)  # Only of arrivals: the store has a clock of its own.
             await service.take(1)
             scanned = obligation.scan_completed(scanned=0, leaked=0, now=T0 + HOUR_MS)
-            await service.store.transact(Asked((), lambda _records: Change(answer=None, journal=(scanned,))))
+            await service.store.transact(AdHocCommand((), lambda _records: Change(answer=None, journal=(scanned,))))
 
     asyncio.run(scenario())
     assert raw(path, "SELECT max(at) FROM link") == [(T0 + HOUR_MS,)]
@@ -83,7 +83,7 @@ async def take(store: SQLiteStore, command: Command, id_: str) -> None:
         puts = tuple(Put(record=record, journal=decision.steps) for record in decision.records)
         return Change(answer=None, puts=puts)
 
-    await store.transact(Asked((key,), change))
+    await store.transact(AdHocCommand((key,), change))
 
 
 ENDS: dict[str, Command] = {

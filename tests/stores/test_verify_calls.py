@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from tests.stores.verifying import found
-from twophp.core.call_commands import Attend, Note
+from twophp.core.call_commands import Note, Tick
 from twophp.core.call_machine import DEFAULT_CARE
 from twophp.core.intent import Phase
 from twophp.stores.sqlite import SQLiteStore
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
             await take(store, registered("0"), "0")
             await take(store, ended(Phase.FAILED), "0")
             clock.now += DEFAULT_CARE.kept_ms
-            await take(store, Attend(owner="x"), "0")
+            await take(store, Tick(owner="x"), "0")
             await take(store, registered("1"))
             await take(store, ended())
             await take(store, registered("2"), "2")

@@ -89,7 +89,7 @@ def test_without_ledger_rows_no_setting_is_needed(tmp_path: Path) -> None:
 async def issue(path: Path, *issued: str) -> None:
     async with orders(path) as service:
         for guid in issued:
-            await service.store.restamp(guid)
+            await service.store.reassign_ledger_id(guid)
 
 
 @pytest.mark.req("A-59")

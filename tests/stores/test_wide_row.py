@@ -13,7 +13,7 @@ from tests.stores.orders import HandClock
 from tests.stores.verifying import found
 from twophp.core.errors import ConstraintViolation
 from twophp.core.intent import by_logical_key, by_pair
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find, Put, Tail
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing import scene
@@ -93,6 +93,6 @@ async def test_an_intent_that_another_handle_forgot_is_no_longer_known(store: SQ
     """Its row stays for the ledger, at the version that this handle knows."""
     key = pair_of(await register(store))
     async with SQLiteStore(store.path, clock=HandClock()) as other:
-        await other.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
+        await other.transact(AdHocCommand((key,), lambda _records: Change(answer=None, drops=(key,))))
     assert await scene.read(store, key) is None
     assert (await register(store, server_correlation_id="server-2")).server_correlation_id == "server-2"

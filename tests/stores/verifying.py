@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.stores.orders import POLICY, HandClock, orders
 from twophp.core import job, obligation
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find, Put, Records
 from twophp.stores.sqlite import SQLiteStore
-from twophp.stores.sqlite.verify import Head, verify
+from twophp.stores.sqlite.verify import ProvenHead, verify
 from twophp.storing.retention import RETENTION_MS, purge
 
 # Six orders, in this order: four that were settled, one that is waiting, one that was abandoned.
@@ -56,7 +56,7 @@ async def reserve(store: SQLiteStore) -> None:
         [record] = decision.records
         return Change(answer=None, puts=(Put(record=record, journal=decision.steps),))
 
-    await store.transact(Asked((), change))
+    await store.transact(AdHocCommand((), change))
 
 
 async def enqueue(store: SQLiteStore) -> None:
@@ -67,10 +67,10 @@ async def enqueue(store: SQLiteStore) -> None:
         assert decision.job is not None
         return Change(answer=None, puts=(Put(record=decision.job, journal=decision.steps),))
 
-    await store.transact(Asked((), change))
+    await store.transact(AdHocCommand((), change))
 
 
-def found(path: Path, expect: Head | None = None) -> list[tuple[str, int | None, str]]:
+def found(path: Path, expect: ProvenHead | None = None) -> list[tuple[str, int | None, str]]:
     report = verify(str(path), expect=expect)
     assert report.holds is not bool(report.findings)
     return [(finding.what, finding.seq, finding.subject) for finding in report.findings]

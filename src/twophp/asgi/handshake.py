@@ -41,11 +41,11 @@ from twophp.core.identity import callback_digest, intent_replay_key, payload_dig
 from twophp.core.intent import CONFIRMED_BY_SERVER, Intent, Mode
 from twophp.core.intent_commands import Confirm, Register
 from twophp.core.machine import Goto, Refuse
-from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, Decision
+from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, IntentDecision
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED
 from twophp.core.records import Instant
-from twophp.delivery.outbox import Owing
+from twophp.delivery.outbox import PendingAcknowledgement
 from twophp.engine.endpoints import Endpoint
 from twophp.engine.exchange import StoredRequest, encode
 from twophp.engine.running import Settled
@@ -298,7 +298,7 @@ class Handshake:
             self._server.observer.answered(2, intent, self._seconds() - began)  # It waited for the handler.
         return answer
 
-    async def _follows(self, decision: Decision, arrived: Arrived) -> bool:
+    async def _follows(self, decision: IntentDecision, arrived: Arrived) -> bool:
         mismatch = decision.code == FINGERPRINT_MISMATCH
         return mismatch and await follows(self._server, decision.intent, self._head(arrived), arrived.scope)
 
@@ -348,9 +348,9 @@ class Handshake:
         refusal: TwoPHPError | None,
         callback: str | None,
         scope: Scope,
-    ) -> Decision:
+    ) -> IntentDecision:
         """Registered and confirmed at once: whoever is cut off from here on may have crossed the point of no return."""
-        register: Callable[..., Awaitable[Decision]] = partial(
+        register: Callable[..., Awaitable[IntentDecision]] = partial(
             self._server.intents.register, command, encode(request), policy, refusal=refusal
         )
         if callback is not None:
@@ -362,8 +362,8 @@ class Handshake:
             raise
 
     async def _registered_and_owed(
-        self, register: Callable[..., Awaitable[Decision]], owed: Owing, *, again: bool = False
-    ) -> Decision:
+        self, register: Callable[..., Awaitable[IntentDecision]], owed: PendingAcknowledgement, *, again: bool = False
+    ) -> IntentDecision:
         decision = await register(follow=owed, again=again)
         # draft §5.5.3: it fires before processing begins; nothing waits for the network.
         starting = owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
@@ -374,11 +374,11 @@ class Handshake:
             await starting
         return decision
 
-    def _go_on_without_it(self, decide: Callable[[], Awaitable[Decision]], scope: Scope) -> None:
+    def _go_on_without_it(self, decide: Callable[[], Awaitable[IntentDecision]], scope: Scope) -> None:
         """A request was cut off while its go-ahead became durable: nobody else would act on it (A-107)."""
-        self._executions.see_to(self._begun_after_all(decide, scope))
+        self._executions.spawn(self._begun_after_all(decide, scope))
 
-    async def _begun_after_all(self, decide: Callable[[], Awaitable[Decision]], scope: Scope) -> None:
+    async def _begun_after_all(self, decide: Callable[[], Awaitable[IntentDecision]], scope: Scope) -> None:
         try:
             decision = await decide()  # Once more, since the first answer is lost; it tells whether it is ours.
         except TwoPHPError as error:
@@ -387,7 +387,7 @@ class Handshake:
         if isinstance(decision.verdict, Goto):
             self._runs.begin(_intent_of(decision), scope)
 
-    def _owed(self, callback: str, principal: str) -> Owing:
+    def _owed(self, callback: str, principal: str) -> PendingAcknowledgement:
         """The acknowledgement of an auto-confirmed request; one that may not go out is refused once it is owed."""
         may_go_out = self._settings.outgoing.lets_out(callback, principal)
         return acknowledgement(self._server.outbox, callback, principal, may_go_out=may_go_out)
@@ -425,7 +425,7 @@ class Handshake:
             if crossing.execution is None:
                 raise
             raise not_settled() from error
-        if isinstance(told, Decision):
+        if isinstance(told, IntentDecision):
             answer = await self._not_run(told, scope)
         else:
             answer = self._runs.final(told, crossing.execution)
@@ -433,7 +433,7 @@ class Handshake:
             server.observer.answered(2, told.intent, self._seconds() - began)
         return answer
 
-    async def _not_run(self, decision: Decision, scope: Scope) -> Answer:
+    async def _not_run(self, decision: IntentDecision, scope: Scope) -> Answer:
         """A confirm that was refused, repeated, or does not wait (T1 rows 4, 5, 8, 11)."""
         if type(decision.verdict) is Refuse:
             if decision.verdict.code == OTHER_IDENTITY:
@@ -478,11 +478,11 @@ class Handshake:
         return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
 
 
-def _is_refused(told: Settled | Decision) -> bool:
-    return isinstance(told, Decision) and told.code is not None
+def _is_refused(told: Settled | IntentDecision) -> bool:
+    return isinstance(told, IntentDecision) and told.code is not None
 
 
-def _refused(decision: Decision) -> Answer:
+def _refused(decision: IntentDecision) -> Answer:
     assert decision.code is not None
     over = decision.verdict is EXCEEDED  # Room comes with the next one that ends or expires.
     return answers.refused(decision.code, retry_after_s=answers.RETRY_AFTER_S if over else None)
@@ -494,7 +494,7 @@ def _audit(what: str, intent: Intent) -> None:
     audit.warning(message, what, intent.service_endpoint, named(intent), extra=ids_of(intent))
 
 
-def _intent_of(decision: Decision) -> Intent:
+def _intent_of(decision: IntentDecision) -> Intent:
     if decision.intent is None:
         raise TwoPHPError("a decision without an intent", code="internal")
     return decision.intent

@@ -23,7 +23,7 @@ from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.core.machine import Replay
 from twophp.core.outcome import INDETERMINATE
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.observability.observe import PhaseNumber
 from twophp.ports import Load
 
@@ -108,7 +108,7 @@ class Metrics:
         else:
             self._all.loads[self._service] = load
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: IntentDecision) -> None:
         """See ``Observer``."""
         intent = decision.intent
         endpoint = NO_ENDPOINT if intent is None else self._endpoint_of(intent)
@@ -139,7 +139,7 @@ class Metrics:
         """See ``Observer``."""
         self._all.seconds.labels(self._service, self._endpoint_of(intent), phase).observe(took_s)
 
-    def attempted(self, decision: job.Decision) -> None:
+    def attempted(self, decision: job.JobDecision) -> None:
         """See ``Observer``."""
         found = decision.job
         if found is not None and decision.changed and (result := _RESULTS.get(found.state)) is not None:

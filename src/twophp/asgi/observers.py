@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent
 from twophp.engine.endpoints import Endpoints
-from twophp.engine.obligations.flow import Told
+from twophp.engine.obligations.flow import DecisionListener
 from twophp.observability.observe import Observer, observed_by
 from twophp.ports import Load
 from twophp.wire import fields
@@ -76,7 +76,7 @@ def _metrics(service: str, endpoints: Endpoints, wanted: WantsMetrics) -> Metric
     return metrics_for(wanted, service, endpoint_of)
 
 
-def _counting(service: str, wanted: WantsMetrics) -> Told:
+def _counting(service: str, wanted: WantsMetrics) -> DecisionListener:
     from twophp.engine.obligations.metrics import counting  # noqa: PLC0415 - an extra, and there by now.
 
     return counting(wanted, service)

@@ -27,7 +27,7 @@ from twophp.delivery.callbacks import callback_deliverer, callback_letter, signe
 from twophp.delivery.egress import Lines, Resolver, Rules, check_url, system_resolver
 from twophp.delivery.egress_lookups import Lookups
 from twophp.delivery.hooks import HOOKS, Hooks, hook_deliverer
-from twophp.delivery.outbox import Barrier, Letter, Outbox, Owing
+from twophp.delivery.outbox import Barrier, Outbox, OutboxMessage, PendingAcknowledgement
 from twophp.delivery.webhooks import MAX_SIGNATURES, Secret, read_secret
 from twophp.engine.environment import names, secret_in
 from twophp.engine.obligations.effects import act_deliverer
@@ -131,7 +131,7 @@ def bad_callback() -> WireError:
     return WireError("the callback may not be called", code="bad_callback")
 
 
-def acknowledgement(outbox: Outbox, url: str, principal: str, *, may_go_out: bool) -> Owing:
+def acknowledgement(outbox: Outbox, url: str, principal: str, *, may_go_out: bool) -> PendingAcknowledgement:
     """The callback that an auto-confirmed request owes (draft §5.5.3): durable with the PONR, begun before the work.
 
     One that may not go out, or for which there is no room, is refused when it would be owed, inside the transaction,
@@ -139,7 +139,7 @@ def acknowledgement(outbox: Outbox, url: str, principal: str, *, may_go_out: boo
     outcome whatever the rules, the name and the outbox now say (A-30).
     """
 
-    def letter(intent: Intent, now: Instant) -> Letter:
+    def letter(intent: Intent, now: Instant) -> OutboxMessage:
         if not may_go_out:
             raise bad_callback()
         if outbox.is_full_for(principal):

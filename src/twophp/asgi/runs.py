@@ -17,7 +17,7 @@ from twophp.core.errors import CommitUnknown, Refused, StoreError, StorePoisoned
 from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.intent_commands import Confirm
 from twophp.core.machine import Goto
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.engine.running import Answered, Execution, Settled, Work
 from twophp.kernel.intents import NotNamed
 from twophp.observability.conditions import Conditions
@@ -93,7 +93,7 @@ class Runs:
 
     def resolving(self, crossing: Crossing, command: Confirm, error: Exception) -> None:
         """In a task of its own, which a shutdown waits for."""
-        self._executions.see_to(self.resolve(crossing, command, error))
+        self._executions.spawn(self.resolve(crossing, command, error))
 
     async def run(self, intent: Intent, scope: Scope) -> Answer:
         """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""
@@ -127,7 +127,7 @@ class Runs:
         # Not what was said, if the business rows were refused.
         return by_run(execution, answers.as_it_is(response))
 
-    async def told_later(self, decision: Decision, intent: Intent, scope: Scope) -> Answer:
+    async def told_later(self, decision: IntentDecision, intent: Intent, scope: Scope) -> Answer:
         """A confirm whose request does not wait for the handler it began: asynchronous, or not the first (T1 row 8)."""
         if not isinstance(decision.verdict, Goto) and (intent.phase is not _PROCESSING or intent.mode is not _ASYNC):
             settled = await self.outcome(intent)
@@ -176,10 +176,10 @@ class Crossing:
         self._scope = scope
         self._shape = shape
         self._context = copy_context()  # The handler runs with the variables of the request that confirmed it.
-        self.told: asyncio.Future[Settled | Decision] = asyncio.get_running_loop().create_future()
+        self.told: asyncio.Future[Settled | IntentDecision] = asyncio.get_running_loop().create_future()
         self.execution: Execution | None = None
 
-    def __call__(self, decision: Decision | None, error: Exception | None) -> None:
+    def __call__(self, decision: IntentDecision | None, error: Exception | None) -> None:
         """What the store has said."""
         try:
             if decision is not None:
@@ -194,7 +194,7 @@ class Crossing:
         finally:
             self._runs.crossed()
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: IntentDecision) -> None:
         """Run what is ours to run, or tell whoever waits what was decided."""
         intent, told = decision.intent, self.told
         begins = type(decision.verdict) is Goto and intent is not None

@@ -21,7 +21,7 @@ from twophp.core.errors import OUTCOME_INDETERMINATE, StoreError
 from twophp.core.intent import Intent
 from twophp.core.intent_commands import Settle
 from twophp.core.obligation import ObligationError
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key
 from twophp.delivery.calling import AT_A_TIME, Caller
@@ -30,7 +30,7 @@ from twophp.engine.exchange import StoredResponse, encode
 from twophp.engine.execution import Executions
 from twophp.engine.intents import Intents
 from twophp.engine.obligations.changes import Held
-from twophp.engine.obligations.flow import Obligations, Told
+from twophp.engine.obligations.flow import DecisionListener, Obligations
 from twophp.engine.obligations.retention import INTERVAL_S as RETENTION_INTERVAL_S
 from twophp.engine.running import Answered, Settled, Work
 from twophp.observability.conditions import Conditions, ids_of, named
@@ -66,7 +66,7 @@ CONSTRAINT_VIOLATED: Final = _stored("constraint_violated")
 INDETERMINATE: Final = _stored(OUTCOME_INDETERMINATE)
 
 
-class UnderWay:
+class InFlight:
     """The requests that are being answered: they need the store until they are."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Server:
         writer: Writer,
         mint: MintId,
         observer: Observer = SILENT,
-        told: Told | None = None,
+        told: DecisionListener | None = None,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -144,7 +144,7 @@ class Server:
             obligations=self.obligations,
         )
         self._conditions = Conditions(log)
-        self.requests = UnderWay()
+        self.requests = InFlight()
         self.recovering: dict[str, asyncio.Task[None]] = {}  # By server correlation id.
         self._silent: set[str] = set()  # Owners that live and did not renew their leases.
         self._ask = None if settings.reconcile is None else Caller(settings.reconcile, "twophp-reconcile", MOST_AT_ONCE)
@@ -375,7 +375,7 @@ class Server:
                 continue
 
 
-def _was_recovered(decision: Decision) -> bool:
+def _was_recovered(decision: IntentDecision) -> bool:
     return any(step.event == RECOVERED for step in decision.steps)
 
 

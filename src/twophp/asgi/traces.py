@@ -12,7 +12,7 @@ from opentelemetry.trace import get_current_span
 
 from twophp.core import job
 from twophp.core.intent import Intent
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.observability.observe import PhaseNumber
 
 CLIENT_CORRELATION_ID: Final = "twophp.client_correlation_id"
@@ -26,7 +26,7 @@ class Traces:
 
     times: Final = False
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: IntentDecision) -> None:
         """See ``Observer``. Runs where the request or the execution runs, so theirs is the current span."""
         if decision.intent is not None and get_current():  # Asked first: without a span the context is empty.
             self.replayed(decision.intent)
@@ -47,5 +47,5 @@ class Traces:
     def answered(self, phase: PhaseNumber, intent: Intent, took_s: float) -> None:
         """See ``Observer``: a span knows its own times."""
 
-    def attempted(self, decision: job.Decision) -> None:
+    def attempted(self, decision: job.JobDecision) -> None:
         """See ``Observer``: an attempt is nobody's request."""

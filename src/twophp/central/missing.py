@@ -67,7 +67,7 @@ class Heard:
         return self._drained_at.get(service_ledger_id, 0)
 
 
-class Known:
+class KnownServices:
     """The services at one moment, and whose ledgers count as read."""
 
     def __init__(self, services: Sequence[Service], heard: Heard, now: Instant) -> None:

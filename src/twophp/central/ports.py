@@ -53,7 +53,7 @@ class Page(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which rows; everything that is set must hold. ``since`` and ``until`` are about ``phase_1_timestamp``."""
 
     correlation_id: str | None = None  # Either of the two.
@@ -182,7 +182,7 @@ class CentralStore(Protocol):
         """Take a batch up, one ack per row in its order. Idempotent and order-tolerant; nothing half (A-57)."""
         ...
 
-    async def entries(self, wanted: Wanted, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def entries(self, wanted: RowFilter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Rows that were asked for, newest sequence first."""
         ...
 
@@ -198,7 +198,7 @@ class CentralStore(Protocol):
         """What has arrived since, oldest first: the live feed."""
         ...
 
-    def export(self, wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
+    def export(self, wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
         """Everything that was asked for, in chunks, from one consistent view, with bounded memory."""
         ...
 

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from twophp.central.aside import aside
-from twophp.central.missing import Heard, Known, Missing
-from twophp.central.ports import MOST_IN_A_TREE, CentralStore, Page, Row, Wanted
+from twophp.central.missing import Heard, KnownServices, Missing
+from twophp.central.ports import MOST_IN_A_TREE, CentralStore, Page, Row, RowFilter
 from twophp.core.calltree import CallTree, call_tree
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
@@ -54,9 +54,9 @@ class Questions:
         self.clock = clock
         self.heard = heard
 
-    async def known(self) -> Known:
+    async def known(self) -> KnownServices:
         """The services as they are now."""
-        return Known(await self.store.services(), self.heard, self.clock())
+        return KnownServices(await self.store.services(), self.heard, self.clock())
 
     async def tree(self, correlation_id: str) -> Tree:
         """The whole tree that this id is in. Without a row of it, the tree has no roots (P-10.4-a)."""
@@ -66,7 +66,7 @@ class Questions:
 
     async def call(self, correlation_id: str) -> Pairs:
         """Every call with this id, whichever of the two it is; two callers may have drawn the same (A-32)."""
-        page = await self.store.entries(Wanted(correlation_id=correlation_id))
+        page = await self.store.entries(RowFilter(correlation_id=correlation_id))
         known = await self.known()
         pairs = await self._judged(_keys(page.rows), known)
         return Pairs(pairs=pairs, missing=_missing(pairs, known))
@@ -78,7 +78,7 @@ class Questions:
         return Pairs(pairs=pairs, missing=_missing(pairs, known))
 
     async def pairs(
-        self, wanted: Wanted, *, verdicts: Collection[Verdict] = (), cursor: str | None = None, limit: int = 100
+        self, wanted: RowFilter, *, verdicts: Collection[Verdict] = (), cursor: str | None = None, limit: int = 100
     ) -> Pairs:
         """Calls of which a row was asked for, the one that changed last first, whose verdict is among these.
 
@@ -94,7 +94,7 @@ class Questions:
                 break
         return Pairs(pairs=found, missing=_missing(found, known), cursor=cursor)
 
-    async def stalled(self, wanted: Wanted, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def stalled(self, wanted: RowFilter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Rows in WAITING_CONFIRM or TTL_EXPIRED, whoever wrote them: the draft's own words (P-10.4-d)."""
         asked = msgspec.structs.replace(wanted, phases=STALLED)
         return await self.store.entries(asked, cursor=cursor, limit=limit)
@@ -108,16 +108,16 @@ class Questions:
         came. Whether the lease has ended, the service says (``told.leases_of``).
         """
         until = self.clock() - (self.silent_ms if older_than_ms is None else older_than_ms)
-        asked = Wanted(phases=frozenset({Phase.PROCESSING}), actor="server", source=source, until=until)
+        asked = RowFilter(phases=frozenset({Phase.PROCESSING}), actor="server", source=source, until=until)
         page = await self.store.entries(asked, limit=limit)
         return [row for row in page.rows if _began(row.entry) <= until]
 
     async def initiated(self, source: str, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Every call that a service made (P-10.4-b)."""
-        return await self.store.entries(Wanted(source=source, actor="client"), cursor=cursor, limit=limit)
+        return await self.store.entries(RowFilter(source=source, actor="client"), cursor=cursor, limit=limit)
 
     async def _calls_of(
-        self, page: Page, wanted: Wanted, known: Known, verdicts: Collection[Verdict]
+        self, page: Page, wanted: RowFilter, known: KnownServices, verdicts: Collection[Verdict]
     ) -> Iterable[Pair]:
         """A call is listed where its newest row that was asked for is, and so on one page only."""
         keys = _keys(page.rows)
@@ -133,19 +133,19 @@ class Questions:
         judged = {pair.key: pair for pair in pair_up(entries, read=known.read(entries)) if pair.key in listed}
         return [judged[key] for key in keys if key in judged and (not verdicts or judged[key].verdict in verdicts)]
 
-    async def _judged(self, keys: Sequence[PairKey], known: Known) -> list[Pair]:
+    async def _judged(self, keys: Sequence[PairKey], known: KnownServices) -> list[Pair]:
         entries = [row.entry for row in (await self.store.of_pairs(keys) if keys else ())]
         return pair_up(entries, read=known.read(entries))
 
 
-def _tree(rows: Sequence[Row], correlation_id: str, known: Known) -> Tree:
+def _tree(rows: Sequence[Row], correlation_id: str, known: KnownServices) -> Tree:
     entries = [row.entry for row in rows]
     tree = call_tree(entries, correlation_id, read=known.read(entries))
     missing = _missing((call.pair for call in tree.calls()), known)
     return Tree(tree=tree, missing=missing, rows=len(rows), cut=len(rows) >= MOST_IN_A_TREE)
 
 
-def _missing(pairs: Iterable[Pair], known: Known) -> dict[PairKey, Missing]:
+def _missing(pairs: Iterable[Pair], known: KnownServices) -> dict[PairKey, Missing]:
     found = ((pair.key, known.why_missing(pair)) for pair in pairs)
     return {key: why for key, why in found if why is not None}
 
@@ -158,7 +158,7 @@ def _began(entry: LedgerEntry) -> Instant:
     return entry.phase_2_timestamp or entry.phase_1_timestamp
 
 
-def _fits(entry: LedgerEntry, wanted: Wanted) -> bool:
+def _fits(entry: LedgerEntry, wanted: RowFilter) -> bool:
     """The same that the store looks for."""
     since, until, at = wanted.since, wanted.until, entry.phase_1_timestamp
     ids = (entry.client_correlation_id, entry.server_correlation_id)

@@ -13,7 +13,7 @@ from twophp.cli.remote import is_remote
 from twophp.stores.sqlite.connection import migrate as migrate_file
 from twophp.stores.sqlite.connection import open_connection, schema_of
 from twophp.stores.sqlite.reading import holds_seals
-from twophp.stores.sqlite.verify import Head, Report
+from twophp.stores.sqlite.verify import ProvenHead, Report
 from twophp.stores.sqlite.verify import verify as verify_file
 from twophp.stores.urls import open_vault
 
@@ -68,7 +68,7 @@ def verify(
         verify_central(ctx, url_or_path, expect, proof, as_json=as_json)
     if proof is not None:
         raise click.UsageError("--proof is for a central ledger's URL")
-    noted = None if expect is None else Head.parse(expect)
+    noted = None if expect is None else ProvenHead.parse(expect)
     path = sqlite_path(url_or_path)
     vault = open_vault(f"sqlite:///{path}") if open_seals and holds_seals(path) else None
     with progress_bar("verifying") as progress:

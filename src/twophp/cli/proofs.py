@@ -22,14 +22,14 @@ from twophp.wire.rows import decode_rows
 ROOT_BYTES: Final = 32
 
 
-class Head(msgspec.Struct, frozen=True):
+class TreeHead(msgspec.Struct, frozen=True):
     """A tree head that somebody noted."""
 
     size: int
     root: bytes
 
     @classmethod
-    def parse(cls, text: str) -> Head:
+    def parse(cls, text: str) -> TreeHead:
         """Understand ``SIZE:ROOT``."""
         size, _colon, root = text.partition(":")
         try:
@@ -80,14 +80,14 @@ def prove(ctx: click.Context, correlation_id: str, central: str) -> None:
     ctx.exit(FOUND if broken else 0)
 
 
-def _inclusion(remote: Remote, sequence: int, head: Head) -> Mapping[str, Any]:
+def _inclusion(remote: Remote, sequence: int, head: TreeHead) -> Mapping[str, Any]:
     found: Mapping[str, Any] | None = remote.find(f"/v1/proofs/inclusion/{sequence}", size=head.size)
     if found is None:
         raise Refused(f"the central ledger has no proof of row {sequence}", code="no_proof")
     return found
 
 
-def _holds(proof: Mapping[str, Any], head: Head) -> bool:
+def _holds(proof: Mapping[str, Any], head: TreeHead) -> bool:
     """Whether the row itself, hashed here, is where the proof says under this head."""
     try:
         (entry,) = decode_rows(msgspec.json.encode([proof["row"]]))
@@ -98,9 +98,9 @@ def _holds(proof: Mapping[str, Any], head: Head) -> bool:
     return verify_inclusion(leaf_hash(entry), index, head.size, path, head.root)
 
 
-def _head(remote: Remote) -> Head:
+def _head(remote: Remote) -> TreeHead:
     document = remote.get("/v1/proofs/head")
-    return Head(document["size"], bytes.fromhex(document["root"]))
+    return TreeHead(document["size"], bytes.fromhex(document["root"]))
 
 
 def verify_central(ctx: click.Context, url: str, expect: str | None, proof: str | None, *, as_json: bool) -> None:
@@ -108,11 +108,11 @@ def verify_central(ctx: click.Context, url: str, expect: str | None, proof: str 
     remote = Remote(url)
     now = _head(remote)
     findings: list[str] = []
-    noted = [] if expect is None else [Head.parse(expect)]
+    noted = [] if expect is None else [TreeHead.parse(expect)]
     rows = 0
     if proof is not None:
         document = _read(proof)
-        at = Head.parse(document.head)
+        at = TreeHead.parse(document.head)
         noted.append(at)
         rows = len(document.proofs)
         findings += [
@@ -126,7 +126,7 @@ def verify_central(ctx: click.Context, url: str, expect: str | None, proof: str 
     ctx.exit(FOUND if findings else 0)
 
 
-def _continues(remote: Remote, old: Head, now: Head) -> bool:
+def _continues(remote: Remote, old: TreeHead, now: TreeHead) -> bool:
     if old.size > now.size:
         return False
     found = remote.get("/v1/proofs/consistency", old_size=old.size, new_size=now.size)
@@ -141,7 +141,7 @@ def _read(path: str) -> _Proofs:
         raise ConfigError(f"{path} is not a proof that `twophp ledger prove` wrote", code="bad_proof") from error
 
 
-def _print(findings: list[str], now: Head, rows: int, *, checked: bool) -> None:
+def _print(findings: list[str], now: TreeHead, rows: int, *, checked: bool) -> None:
     console = out()
     for finding in findings:
         console.print(f"[red]broken[/red]: {finding}")

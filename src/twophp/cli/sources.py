@@ -23,7 +23,7 @@ from twophp.core.pairing import Pair, Verdict, pair_up
 from twophp.ports import MOST_ROWS, Calls, Evidence, Find, Question, Tail, Tree
 from twophp.stores.sqlite.reader import LedgerReader, ledger_reader
 
-Told: TypeAlias = tuple[str, dict[str, Any]]
+NamedEvent: TypeAlias = tuple[str, dict[str, Any]]
 """The name of whoever says something about a call, and what."""
 
 _ONE_SIDED: Final = frozenset({Verdict.CLIENT_ONLY, Verdict.SERVER_ONLY})
@@ -43,7 +43,7 @@ class LedgerSource(Protocol):
         """See ``Store.entries``."""
         ...
 
-    def told_about(self, client_correlation_id: str, server_correlation_id: str) -> Sequence[Told]:
+    def told_about(self, client_correlation_id: str, server_correlation_id: str) -> Sequence[NamedEvent]:
         """What is known of a call beside its rows, and who says so."""
         ...
 
@@ -62,7 +62,7 @@ class LocalLedger:
         service = self._reader.service()
         return frozenset() if service is None else frozenset({service})
 
-    def told_about(self, client_correlation_id: str, server_correlation_id: str) -> Sequence[Told]:
+    def told_about(self, client_correlation_id: str, server_correlation_id: str) -> Sequence[NamedEvent]:
         """See ``LedgerSource.told_about``."""
         found = self._reader.evidence(client_correlation_id, server_correlation_id)
         return [] if found == Evidence() else [(self.name, evidence_document(found))]
@@ -112,7 +112,7 @@ class Ledgers:
         newest = sorted(rows.entries, key=lambda row: row.phase_1_timestamp, reverse=True)
         return Rows(tuple(newest[:limit]), cut=rows.cut or len(newest) > limit)
 
-    def told_about(self, pair: Pair) -> list[Told]:
+    def told_about(self, pair: Pair) -> list[NamedEvent]:
         """What each ledger that has something to say beside the rows says."""
         return [told for source in self.sources for told in source.told_about(*pair.key)]
 

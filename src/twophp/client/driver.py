@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol, TypeVar
 
 from twophp.client.exchange import (
-    Around,
-    Asked,
+    CallRequest,
     Effect,
     Keep,
     Look,
@@ -27,10 +26,11 @@ from twophp.client.exchange import (
     RecordBehind,
     Reply,
     Send,
+    TransportContext,
     Unseal,
 )
 from twophp.client.flow import calling
-from twophp.client.known import Known
+from twophp.client.known_endpoints import KnownEndpoints
 from twophp.client.ledger import Ledger
 from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, asking_once, reconciling
 from twophp.client.settings import Settings
@@ -97,10 +97,10 @@ def warn_if_insecure(settings: Settings) -> None:
         log.warning("%s: two-phase requests are sent without TLS (allow_insecure)", settings.source)
 
 
-def around_of(settings: Settings, known: Known, ledger: Ledger) -> Around:
+def around_of(settings: Settings, known: KnownEndpoints, ledger: Ledger) -> TransportContext:
     """What all calls over this ledger have in common."""
     terms = terms_of(settings)
-    return Around(
+    return TransportContext(
         settings=settings,
         known=known,
         ledger=ledger.owner if terms is None else terms[0],
@@ -117,7 +117,7 @@ class _Trail:
         self.heard: Reply | None = None
 
 
-class Machinery:
+class SyncRuntime:
     """Everything between the opening and the closing of a blocking transport. Safe to use from any thread.
 
     What it opens it shares with others on the same ledger, see ``sharing``. ``is_lazy``: the ledger is opened by the
@@ -127,7 +127,7 @@ class Machinery:
     def __init__(self, settings: Settings, make_http: Callable[[], Http], *, is_lazy: bool = False) -> None:
         self.settings = settings
         self._make_http = make_http  # The way to send what no caller asked for.
-        self._known = Known()
+        self._known = KnownEndpoints()
         self._pause = settings.pause or pause
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -164,7 +164,7 @@ class Machinery:
             if not self._stopping.is_set():
                 log.warning("calls could not be reconciled: %s", error)
 
-    def call(self, asked: Asked, http: Http) -> Outcome:
+    def call(self, asked: CallRequest, http: Http) -> Outcome:
         """Make one call."""
         self._ready()
         return self._drive(calling(asked, self._around), http)
@@ -261,17 +261,17 @@ class AsyncMachinery:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._known = Known()
+        self._known = KnownEndpoints()
         self._shared: LoopLedger | None = None
         self._ledger: Ledger | None = None
-        self._around: Around | None = None
+        self._around: TransportContext | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
         self._background: asyncio.Task[None] | None = None
         warn_if_insecure(settings)
 
-    async def open(self, http: Callable[[], AsyncHttp]) -> tuple[Ledger, Around]:
+    async def open(self, http: Callable[[], AsyncHttp]) -> tuple[Ledger, TransportContext]:
         """Open the ledger and begin to reconcile, once."""
         ledger, around = self._ledger, self._around
         if ledger is None or around is None:
@@ -299,7 +299,7 @@ class AsyncMachinery:
                 log.warning("calls could not be reconciled: %s", error)
             await asyncio.sleep(every_s)
 
-    async def call(self, asked: Asked, http: AsyncHttp, make_http: Callable[[], AsyncHttp]) -> Outcome:
+    async def call(self, asked: CallRequest, http: AsyncHttp, make_http: Callable[[], AsyncHttp]) -> Outcome:
         """Make one call."""
         ledger, around = await self.open(make_http)
         return await self._drive(calling(asked, around), http, ledger)

@@ -7,11 +7,11 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from twophp.client.known import Known
+from twophp.client.known_endpoints import KnownEndpoints
 from twophp.client.options import CallOptions
 from twophp.client.settings import Settings
 from twophp.core.call import Call
-from twophp.core.call_commands import Command, Told
+from twophp.core.call_commands import Command, ServerReply
 from twophp.wire.fields import Headers
 from twophp.wire.targets import Target
 
@@ -25,7 +25,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     is_outcome: bool = False  # The call has ended with it: what follows is another call.
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class CallRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the caller made it, body and all. ``hop`` is there if the HTTP library follows a redirect."""
 
     method: str
@@ -37,11 +37,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     is_repeat: bool = False  # It was sent before, and nobody knows what became of it.
 
 
-class Around(msgspec.Struct, frozen=True, kw_only=True):
+class TransportContext(msgspec.Struct, frozen=True, kw_only=True):
     """What all calls of one transport have in common."""
 
     settings: Settings
-    known: Known
+    known: KnownEndpoints
     ledger: str  # Its file; every handle on that has this name.
     owner: str  # Who drives the calls: this transport in this process.
     callback_token: Callable[[str], str]  # For a client correlation id.
@@ -85,7 +85,7 @@ class RecordBehind(msgspec.Struct, frozen=True, kw_only=True):
     """Answered at once with the decision, made from what is ``known`` of a call whose row is durable; written later."""
 
     known: Call
-    told: Told
+    told: ServerReply
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):

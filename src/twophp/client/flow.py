@@ -20,9 +20,22 @@ from typing import Any, Final
 import msgspec
 
 from twophp.client import repeats
-from twophp.client.exchange import Around, Asked, Effect, Look, Lost, NotSent, Outcome, Pause, Read, Record, Reply, Send
-from twophp.client.notebook import MAY_HAVE_HAPPENED, STAND_IN_TTL_MS, request_of
+from twophp.client.exchange import (
+    CallRequest,
+    Effect,
+    Look,
+    Lost,
+    NotSent,
+    Outcome,
+    Pause,
+    Read,
+    Record,
+    Reply,
+    Send,
+    TransportContext,
+)
 from twophp.client.outgoing import own_headers, phase_one_headers, sealed_request
+from twophp.client.recorder import MAY_HAVE_HAPPENED, STAND_IN_TTL_MS, request_of
 from twophp.client.resolution import (
     ACCEPTED,
     EXPIRED,
@@ -37,8 +50,8 @@ from twophp.client.resolution import (
     bounded,
 )
 from twophp.core.call import OPEN, UNCONFIRMED, Call, Stage
-from twophp.core.call_commands import Attend, Note
-from twophp.core.call_machine import IS_HELD, NOBODY, Decision
+from twophp.core.call_commands import Note, Tick
+from twophp.core.call_machine import IS_HELD, NOBODY, CallDecision
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, StoreError, StoreUnavailable
 from twophp.core.intent import SETTLED, Mode, Phase
 from twophp.core.policy import DAY_MS
@@ -50,7 +63,7 @@ from twophp.wire.targets import target_of
 REDIRECTS: Final = frozenset({307, 308})
 
 
-def calling(asked: Asked, around: Around) -> Steps:
+def calling(asked: CallRequest, around: TransportContext) -> Steps:
     """Make the call; made anew under a new id as often as ``resubmit`` allows, and only if nothing ran (draft §8.2)."""
     request, steady, id_ = request_of(asked, around), around.settings.steady, asked.options.client_correlation_id
     if id_ is not None:  # A new id would be another call.
@@ -91,7 +104,7 @@ def _made(conversation: Conversation, request: str, steady: Callable[[], Instant
     return outcome
 
 
-def _under(client_correlation_id: str, asked: Asked) -> Asked:
+def _under(client_correlation_id: str, asked: CallRequest) -> CallRequest:
     """The same request, gone on with under the id of its call."""
     options = msgspec.structs.replace(asked.options, client_correlation_id=client_correlation_id)
     return msgspec.structs.replace(asked, options=options, is_repeat=True)
@@ -161,9 +174,9 @@ class Conversation(Resolution):
         Nobody drives what was given up; there the visit ends it, if its deadline has passed.
         """
         until = self._steady() + round(self._settings.patience_s * 1_000)
-        attend = Attend(owner=self._owner, dead_driver=NOBODY)  # Only the reconciler visits less and less often.
+        attend = Tick(owner=self._owner, dead_driver=NOBODY)  # Only the reconciler visits less and less often.
         while True:
-            decision: Decision = yield Record(client_correlation_id=self._id, command=attend)
+            decision: CallDecision = yield Record(client_correlation_id=self._id, command=attend)
             self._call = decision.call
             if decision.code != IS_HELD:
                 if decision.changed and decision.call is not None:

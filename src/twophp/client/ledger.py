@@ -9,18 +9,18 @@ from functools import cached_property, partial
 from hmac import compare_digest
 from typing import Any, Final, Self
 
-from twophp.client.behind import BehindOnLoop
 from twophp.client.outgoing import callback_token
 from twophp.client.settings import Settings
+from twophp.client.write_behind import BehindOnLoop
 from twophp.core.call import CALL, IN_LEDGER, OPEN, Call, Stage, by_client_id
-from twophp.core.call_commands import Attend, Command, Renew, Told
-from twophp.core.call_machine import Care, Decision, decide
+from twophp.core.call_commands import Command, Renew, ServerReply, Tick
+from twophp.core.call_machine import CallDecision, Care, decide
 from twophp.core.entry import Writer, client_entry
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
 from twophp.core.identity import seal_context
 from twophp.core.records import Key
 from twophp.engine.obligations.retention import RETENTION_MS, forget_settled
-from twophp.kernel.commands import Asked, Reading
+from twophp.kernel.commands import AdHocCommand, ReadRecords
 from twophp.ports import Change, Decide, Put, Records, Vault, WholeStore
 from twophp.shipping.shipper import Shipper
 from twophp.stores.sqlite.blocking import BlockingSQLite
@@ -85,28 +85,28 @@ class Ledger:
     async def look(self, client_correlation_id: str) -> Call | None:
         """The call as it is, behind whatever was asked for before."""
         await self._behind.caught_up(client_correlation_id)
-        (call,) = await self._sure(partial(self.store.transact, Reading((by_client_id(client_correlation_id),))))
+        (call,) = await self._sure(partial(self.store.transact, ReadRecords((by_client_id(client_correlation_id),))))
         return call  # type: ignore[no-any-return]
 
-    async def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
+    async def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> CallDecision:
         """Decide and make durable: the call, its row, its history. ``request`` is kept, sealed, while it is SENT."""
         await self._behind.caught_up(client_correlation_id)
         return await self._write(client_correlation_id, command, request)
 
-    def record_behind(self, known: Call, told: Told) -> Decision | None:
+    def record_behind(self, known: Call, told: ServerReply) -> CallDecision | None:
         """Decide from what is known, at once and in any thread, and write it later. None: it has to be waited for."""
         decision = self.decided(known, told)
         if decision.changed and not self._behind.add(known.client_correlation_id, told):
             return None
         return decision
 
-    def decided(self, known: Call, told: Told) -> Decision:
+    def decided(self, known: Call, told: ServerReply) -> CallDecision:
         """What this means for a call, as far as is known here and now."""
         return decide(known, told, self.store.now(), self._care)
 
-    async def _write(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
+    async def _write(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> CallDecision:
         key, change = self.change(client_correlation_id, command, request)
-        decision: Decision = await self._sure(partial(self.store.transact, Asked((key,), change)))
+        decision: CallDecision = await self._sure(partial(self.store.transact, AdHocCommand((key,), change)))
         self.note_driver(client_correlation_id, command, decision)
         return decision
 
@@ -135,9 +135,9 @@ class Ledger:
 
     def _knowing_the_dead(self, command: Command, call: Call | None) -> Command:
         """A visit learns whether the driver has died. Who is dead stays so: deciding once more says the same."""
-        if not isinstance(command, Attend) or call is None or self.store.owners.state(call.owner) != "dead":
+        if not isinstance(command, Tick) or call is None or self.store.owners.state(call.owner) != "dead":
             return command
-        return Attend(owner=command.owner, dead_driver=call.owner)
+        return Tick(owner=command.owner, dead_driver=call.owner)
 
     def blocking(self) -> BlockingSQLite | None:
         """Another handle, for threads. None if only the event loop can write to the store."""
@@ -190,7 +190,7 @@ class Ledger:
     def _context(self, client_correlation_id: str) -> bytes:
         return seal_context(self._writer.source, client_correlation_id, "payload")
 
-    def note_driver(self, client_correlation_id: str, command: Command, decision: Decision) -> None:
+    def note_driver(self, client_correlation_id: str, command: Command, decision: CallDecision) -> None:
         """Keep the lease of what this transport drives, and of nothing that it has left meanwhile."""
         call = decision.call
         if call is None or (isinstance(command, Renew) and client_correlation_id not in self._driven):

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from twophp.client import redirects
-from twophp.client.exchange import Asked, Hop, Lost, NotSent, Outcome, Reply, Send
+from twophp.client.exchange import CallRequest, Hop, Lost, NotSent, Outcome, Reply, Send
 from twophp.client.held import may_be_last
 from twophp.client.options import options_of
 from twophp.client.settings import Settings
@@ -32,7 +32,7 @@ def is_ours(request: Any) -> bool:
     return request.method in MUTATIONS and request.extensions.get(EXTENSION) is not False
 
 
-def asked_by(request: Any, body: bytes, settings: Settings, hop: Hop | None = None) -> Asked:
+def asked_by(request: Any, body: bytes, settings: Settings, hop: Hop | None = None) -> CallRequest:
     """The caller's request as a value. Raises PhaseError if it must not be sent at all."""
     url = request.url
     target = target_of(f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}")
@@ -40,7 +40,7 @@ def asked_by(request: Any, body: bytes, settings: Settings, hop: Hop | None = No
         raise refused("tls_required", f"{target.resource}: two-phase requests need https, or allow_insecure=True")
     check_names(name for name, _value in request.headers.raw)
     options = options_of(request.extensions.get(EXTENSION))
-    return Asked(
+    return CallRequest(
         method=request.method,
         target=target,
         headers=whole(request.headers.raw, body),

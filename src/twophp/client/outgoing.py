@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from twophp.client.exchange import Asked
+from twophp.client.exchange import CallRequest
 from twophp.client.settings import Settings
 from twophp.wire import emit
 from twophp.wire.fields import Headers
@@ -29,7 +29,9 @@ class SealedRequest(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
-def phase_one_headers(asked: Asked, settings: Settings, client_correlation_id: str, callback: str | None) -> Headers:
+def phase_one_headers(
+    asked: CallRequest, settings: Settings, client_correlation_id: str, callback: str | None
+) -> Headers:
     """The caller's own fields, and what turns them into a Phase 1 (draft §5.2.1, §5.5.3)."""
     wish = asked.options.requested_ttl_ms or settings.requested_ttl_ms
     if callback is None:
@@ -41,7 +43,7 @@ def phase_one_headers(asked: Asked, settings: Settings, client_correlation_id: s
     return [*asked.headers, *own]
 
 
-def own_headers(asked: Asked, settings: Settings, url: str) -> Headers:
+def own_headers(asked: CallRequest, settings: Settings, url: str) -> Headers:
     """The caller's credentials, cookies and traces, without what was about the body (A-03)."""
     given = {} if settings.credentials is None else dict(settings.credentials(url))
     fresh = [(name.encode("ascii"), value.encode("latin-1")) for name, value in given.items()]
@@ -52,7 +54,7 @@ def own_headers(asked: Asked, settings: Settings, url: str) -> Headers:
     return kept + fresh
 
 
-def sealed_request(asked: Asked) -> bytes:
+def sealed_request(asked: CallRequest) -> bytes:
     """The bytes to seal."""
     headers = [pair for pair in asked.headers if _starts(pair[0], _KEPT)]
     return msgspec.msgpack.encode(SealedRequest(asked.method, asked.target.url, headers, asked.body))
@@ -62,11 +64,11 @@ def _starts(name: bytes, with_one_of: tuple[bytes, ...]) -> bool:
     return name.lower().startswith(with_one_of)
 
 
-def unsealed_request(data: bytes, settings: Settings) -> Asked:
+def unsealed_request(data: bytes, settings: Settings) -> CallRequest:
     """The request again, with fresh credentials."""
     request = msgspec.msgpack.decode(data, type=SealedRequest)
     target: Target = target_of(request.url)
-    bare = Asked(method=request.method, target=target, headers=[], body=request.body)
+    bare = CallRequest(method=request.method, target=target, headers=[], body=request.body)
     return msgspec.structs.replace(bare, headers=[*request.headers, *own_headers(bare, settings, request.url)])
 
 

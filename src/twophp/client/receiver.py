@@ -21,12 +21,12 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Seque
 from typing import Any, Final, Self, TypeAlias, Unpack
 
 from twophp.client.ledger import Ledger
-from twophp.client.notebook import STAND_IN_TTL_MS
+from twophp.client.recorder import STAND_IN_TTL_MS
 from twophp.client.settings import Options, settings_of
 from twophp.client.sharing import LoopLedger, give_back_on_loop, take_share_on_loop
 from twophp.core.call import Evidence, evidence_of
-from twophp.core.call_commands import Told
-from twophp.core.call_machine import UNKNOWN, Decision
+from twophp.core.call_commands import ServerReply
+from twophp.core.call_machine import UNKNOWN, CallDecision
 from twophp.core.errors import Refused, StoreError, WireError
 from twophp.core.intent import Phase
 from twophp.core.settings import knows_its_settings
@@ -116,14 +116,14 @@ class CallbackReceiver:
         if not ledger.made_token(token, said.client_correlation_id):
             log.warning("a callback with a wrong token was refused")
             return NOT_FOUND
-        told = Told(
+        told = ServerReply(
             phase=Phase.PROCESSING,
             by="callback",
             at=self._settings.clock(),
             server_correlation_id=said.server_correlation_id,
             ttl_ms=self._settings.requested_ttl_ms or STAND_IN_TTL_MS,
         )
-        decision: Decision = await ledger.record(said.client_correlation_id, told)
+        decision: CallDecision = await ledger.record(said.client_correlation_id, told)
         if decision.code == UNKNOWN:
             return NOT_FOUND
         return NO_CONTENT if decision.code is None else CONFLICT

@@ -15,13 +15,13 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from twophp.client.exchange import Around, Asked, Effect, Outcome, Read, Record, Reply, Unseal
+from twophp.client.exchange import CallRequest, Effect, Outcome, Read, Record, Reply, TransportContext, Unseal
 from twophp.client.flow import Conversation
 from twophp.client.options import CallOptions
 from twophp.client.outgoing import unsealed_request
 from twophp.core.call import OPEN, UNCONFIRMED, Call, Stage
-from twophp.core.call_commands import Attend, Release
-from twophp.core.call_machine import Decision
+from twophp.core.call_commands import Release, Tick
+from twophp.core.call_machine import CallDecision
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, TwoPHPError
 from twophp.wire import response
 from twophp.wire.targets import target_of
@@ -76,16 +76,16 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
         return {outcome: found.count(outcome) for outcome in get_args(ReconciledOutcome)}
 
 
-def asking_once(around: Around) -> Around:
+def asking_once(around: TransportContext) -> TransportContext:
     """The same transport, asking once: whoever reconciles comes back anyway."""
     settings = msgspec.structs.replace(around.settings, patience_s=0.0, poll_limit_s=0.001)
     return msgspec.structs.replace(around, settings=settings)
 
 
-def reconciling(client_correlation_id: str, around: Around) -> Generator[Effect, Any, Resolved | None]:
+def reconciling(client_correlation_id: str, around: TransportContext) -> Generator[Effect, Any, Resolved | None]:
     """Attend to one call; None if there was nothing to find out, as of one whose maker has given it up and said so."""
-    attend = Attend(owner=around.owner)
-    decision: Decision = yield Record(client_correlation_id=client_correlation_id, command=attend)
+    attend = Tick(owner=around.owner)
+    decision: CallDecision = yield Record(client_correlation_id=client_correlation_id, command=attend)
     call = decision.call
     if not decision.changed or call is None or call.stage not in OPEN:
         return None
@@ -100,7 +100,7 @@ def reconciling(client_correlation_id: str, around: Around) -> Generator[Effect,
         return _resolved(call, code, Advice.WAIT)
 
 
-def _finding_out(call: Call, around: Around) -> Generator[Effect, Any, Resolved]:
+def _finding_out(call: Call, around: TransportContext) -> Generator[Effect, Any, Resolved]:
     asked = yield from _as_asked(call, around)
     conversation = Conversation(asked, around)
     try:
@@ -115,10 +115,10 @@ def _finding_out(call: Call, around: Around) -> Generator[Effect, Any, Resolved]
     return _ended(found, phase, outcome.reply)
 
 
-def _as_asked(call: Call, around: Around) -> Generator[Effect, Any, Asked]:
+def _as_asked(call: Call, around: TransportContext) -> Generator[Effect, Any, CallRequest]:
     """What is needed to go on: two ids and a URL, or, before the server's id was known, the whole request."""
     options = CallOptions(client_correlation_id=call.client_correlation_id, parent=call.parent_reference_id)
-    bare = Asked(method=call.method, target=target_of(call.url), headers=[], body=b"", options=options)
+    bare = CallRequest(method=call.method, target=target_of(call.url), headers=[], body=b"", options=options)
     if call.stage is not Stage.SENT:
         return bare
     sealed: bytes | None = yield Unseal(call=call)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-from twophp.client.exchange import Asked, Hop, Outcome
+from twophp.client.exchange import CallRequest, Hop, Outcome
 from twophp.core.errors import Advice, PhaseError
 from twophp.wire.targets import Target
 
@@ -34,7 +34,7 @@ class _Left:
         return _Left, ()
 
 
-def leave(carrier: MutableMapping[str, Any], request: Any, asked: Asked, outcome: Outcome) -> None:
+def leave(carrier: MutableMapping[str, Any], request: Any, asked: CallRequest, outcome: Outcome) -> None:
     """Note for the request that follows a redirect where it comes from. The library copies ``carrier`` into it."""
     is_redirect = 300 <= outcome.reply.status < 400  # noqa: PLR2004
     if is_redirect:

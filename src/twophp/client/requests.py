@@ -14,8 +14,8 @@ from requests.adapters import DEFAULT_POOLSIZE, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 
 from twophp.client import redirects
-from twophp.client.driver import Machinery
-from twophp.client.exchange import Asked, Hop, Lost, NotSent, Outcome, Reply, Send
+from twophp.client.driver import SyncRuntime
+from twophp.client.exchange import CallRequest, Hop, Lost, NotSent, Outcome, Reply, Send
 from twophp.client.held import may_be_last
 from twophp.client.libraries import DRAINED_BYTES, Body, check_names, refused, whole
 from twophp.client.options import options_of
@@ -52,7 +52,7 @@ class TwoPhaseAdapter(HTTPAdapter):
         super().__init__()
         self._pid = os.getpid()
         self._settings = settings_of(ledger, source, options)
-        self._machinery = Machinery(self._settings, self._own)  # Last: it reconciles at once, in a thread of its own.
+        self._machinery = SyncRuntime(self._settings, self._own)  # Last: it reconciles at once, in a thread of its own.
 
     def send(self, request: Any, *args: Any, **how: Any) -> Any:
         """See requests: one request, one response. Raises PhaseError where the protocol came to no answer."""
@@ -106,7 +106,7 @@ class TwoPhaseAdapter(HTTPAdapter):
         rest = {name: value for name, value in state.items() if name != "settings"}
         super().__setstate__(rest)  # type: ignore[misc]  # The stubs lack it.
         self._pid = os.getpid()
-        self._machinery = Machinery(self._settings, self._own, is_lazy=True)
+        self._machinery = SyncRuntime(self._settings, self._own, is_lazy=True)
 
     def close(self) -> None:
         """Stop reconciling, let go of the ledger and of the connections."""
@@ -122,7 +122,7 @@ def _is_ours(request: Any) -> bool:
     return request.method in MUTATIONS
 
 
-def _asked_by(request: Any, settings: Settings, hop: Hop | None) -> Asked:
+def _asked_by(request: Any, settings: Settings, hop: Hop | None) -> CallRequest:
     target = target_of(request.url)
     options = options_of()
     hop = redirects.within_origin(hop, target, options.client_correlation_id)
@@ -136,7 +136,7 @@ def _asked_by(request: Any, settings: Settings, hop: Hop | None) -> Asked:
     if isinstance(request.body, Iterator) and not hasattr(request.body, "seek"):
         request.body = body.content
     headers = [(_field(name), _field(value)) for name, value in request.headers.items()]
-    return Asked(
+    return CallRequest(
         method=request.method,
         target=target,
         headers=whole(headers, body.content),

@@ -24,11 +24,11 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from twophp.client.exchange import Effect, Keep, Look, Lost, NotSent, Outcome, Pause, Read, Record, Reply, Send
-from twophp.client.notebook import ENDED, Notebook
 from twophp.client.outgoing import own_headers
+from twophp.client.recorder import ENDED, CallRecorder
 from twophp.core.call import Stage
 from twophp.core.call_commands import GiveUp, NotThere
-from twophp.core.call_machine import Decision
+from twophp.core.call_machine import CallDecision
 from twophp.core.errors import Advice, PhaseError
 from twophp.core.intent import SETTLED, Phase
 from twophp.core.policy import DAY_MS
@@ -52,7 +52,7 @@ Status: TypeAlias = Generator[Effect, Any, Outcome | float | Reply | None]
 """As ``Heard``; or an answer without a phase: no status read is offered there."""
 
 
-class Resolution(Notebook):
+class Resolution(CallRecorder):
     """What is done with a call once both of its ids are known."""
 
     # Phase 2.
@@ -72,7 +72,7 @@ class Resolution(Notebook):
     def _give_up(self, why: str, code: str = "ttl_expired") -> Generator[Effect, Any, None]:
         """No Phase 2 has reached the server, and none will (A-49). Only the holder of the fence may say so."""
         command = GiveUp(fence=self._fence, late=self._is_late())
-        decision: Decision = yield Record(client_correlation_id=self._id, command=command)
+        decision: CallDecision = yield Record(client_correlation_id=self._id, command=command)
         if decision.code is None:
             self._call = decision.call
             raise self._failed(code, Advice.RESUBMIT, why)

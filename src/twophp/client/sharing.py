@@ -22,7 +22,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from twophp.client.here import LedgerHere
+from twophp.client.blocking_ledger import BlockingLedger
 from twophp.client.ledger import Ledger
 from twophp.client.settings import Settings
 from twophp.stores.keys import KEYS_FILE_VARIABLE, KEYS_VARIABLE
@@ -143,12 +143,12 @@ class _Opening:
 
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
-        self._here: LedgerHere | None = None
+        self._here: BlockingLedger | None = None
 
-    async def open(self, settings: Settings) -> tuple[Ledger, LedgerHere | None]:
+    async def open(self, settings: Settings) -> tuple[Ledger, BlockingLedger | None]:
         """Whoever cannot have both undoes it."""
         self._ledger = await Ledger.open(settings)
-        self._here = await LedgerHere.beside(self._ledger)
+        self._here = await BlockingLedger.beside(self._ledger)
         return self._ledger, self._here
 
     async def undo(self) -> None:

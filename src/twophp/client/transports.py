@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from twophp.client import redirects
-from twophp.client.driver import AsyncMachinery, Machinery
+from twophp.client.driver import AsyncMachinery, SyncRuntime
 from twophp.client.installed import any_library, installed, library_of
 from twophp.client.libraries import Awaiting, Blocking, Body, asked_by, is_ours
 from twophp.client.reconciler import MOST, Progress, Reconciliation
@@ -43,7 +43,7 @@ class TwoPhaseTransport(SyncBase):
         self._given = transport
         self._inner: dict[tuple[int, Any], Any] = {}
         self._settings = settings_of(ledger, source, options)
-        self._machinery = Machinery(self._settings, self._own)  # Last: it reconciles at once, in a thread of its own.
+        self._machinery = SyncRuntime(self._settings, self._own)  # Last: it reconciles at once, in a thread of its own.
 
     def handle_request(self, request: Any) -> Any:
         """See httpx: one request, one response. Raises PhaseError where the protocol came to no answer."""

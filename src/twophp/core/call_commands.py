@@ -31,7 +31,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     opening: Opening
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ServerReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the server said, on which channel and when. ``opening`` makes the record if there is none yet."""
 
     phase: Phase
@@ -52,7 +52,7 @@ class NotThere(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The server says that nothing is registered; ``plain``: because it simply did what was asked (A-06)."""
 
     plain: bool = False
-    first: bool = False  # See ``Told``.
+    first: bool = False  # See ``ServerReply``.
 
 
 class GiveUp(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -75,11 +75,11 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str = ""
 
 
-class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Tick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The reconciler's visit: take over what nobody drives, end what was given up in time, forget what is old."""
 
     owner: str
     dead_driver: str | None = None  # What it drove is taken over at once; empty: what was let go of is.
 
 
-Command: TypeAlias = Note | Told | NotThere | GiveUp | Renew | Release | Attend
+Command: TypeAlias = Note | ServerReply | NotThere | GiveUp | Renew | Release | Tick

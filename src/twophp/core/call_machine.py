@@ -34,7 +34,7 @@ from typing import Any, Final
 import msgspec
 
 from twophp.core.call import CALL, IN_LEDGER, OPEN, UNPROVEN, Call, Stage, call_facts
-from twophp.core.call_commands import Attend, Command, GiveUp, Note, NotThere, Release, Renew, Told
+from twophp.core.call_commands import Command, GiveUp, Note, NotThere, Release, Renew, ServerReply, Tick
 from twophp.core.intent import Phase
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.policy import DAY_MS, HOUR_MS, SECOND_MS
@@ -271,7 +271,7 @@ class Care(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_CARE: Final = Care()
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
+class CallDecision(msgspec.Struct, frozen=True, gc=False):
     """What ``decide`` found: the verdict, the call as it is to be stored, and the history to write with it."""
 
     verdict: Cell
@@ -285,13 +285,13 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return self.verdict.code if type(self.verdict) is Refuse else None
 
 
-def decide(call: Call | None, command: Command, now: Instant, care: Care = DEFAULT_CARE) -> Decision:
+def decide(call: Call | None, command: Command, now: Instant, care: Care = DEFAULT_CARE) -> CallDecision:
     """What ``command`` means for ``call`` at ``now``. Pure: the same arguments give the same decision."""
     before = Stage.ABSENT if call is None else call.stage
     cell = TABLE[before][_signal_of(call, command, now)]
     assert type(cell) is not Never, cell.why
     if type(cell) is not Goto:
-        return Decision(cell, call)
+        return CallDecision(cell, call)
     call = call or _opened(command)
     after = Stage(cell.path[-1])
     news = _facts_of(call, command) | _care_for(call, after, command, now, care)
@@ -300,7 +300,7 @@ def decide(call: Call | None, command: Command, now: Instant, care: Care = DEFAU
         news["row_version"] = call.row_version + 1
     changed = msgspec.structs.replace(call, stage=after, version=call.version + 1, **news)
     steps = (_step(changed, cell, before, _true_from(call, command, now), now),) if is_history else ()
-    return Decision(cell, changed, steps, changed=True)
+    return CallDecision(cell, changed, steps, changed=True)
 
 
 _SIGNALS: Final = {
@@ -317,11 +317,11 @@ def _signal_of(call: Call | None, command: Command, now: Instant) -> Signal:
     match command:
         case Note():
             return Signal.NOTE
-        case Told():
+        case ServerReply():
             return _signal_of_told(call, command)
         case NotThere():
             return Signal.PLAIN if command.plain else Signal.NONE
-        case Attend():
+        case Tick():
             return _signal_of_attend(call, command, now)
     return _signal_of_driver(call, command)
 
@@ -334,7 +334,7 @@ def _signal_of_driver(call: Call | None, command: GiveUp | Renew | Release) -> S
     return Signal.RENEW if isinstance(command, Renew) else Signal.RELEASE
 
 
-def _signal_of_told(call: Call | None, told: Told) -> Signal:
+def _signal_of_told(call: Call | None, told: ServerReply) -> Signal:
     known = "" if call is None else call.server_correlation_id
     if known and told.server_correlation_id not in {"", known}:
         return Signal.OTHER
@@ -351,12 +351,12 @@ def _signal_of_told(call: Call | None, told: Told) -> Signal:
     return signal
 
 
-def _is_first(call: Call | None, command: Told | NotThere) -> bool:
+def _is_first(call: Call | None, command: ServerReply | NotThere) -> bool:
     """Whoever took a call over cannot know what was sent before: the row was durable before Phase 2 left (A-43)."""
     return command.first and (call is None or call.fence == 1)
 
 
-def _signal_of_attend(call: Call | None, command: Attend, now: Instant) -> Signal:
+def _signal_of_attend(call: Call | None, command: Tick, now: Instant) -> Signal:
     if call is None:
         return Signal.IDLE
     is_due = call.due_at is not None and call.due_at <= now
@@ -368,7 +368,7 @@ def _signal_of_attend(call: Call | None, command: Attend, now: Instant) -> Signa
 
 
 def _opened(command: Command) -> Call:
-    assert isinstance(command, (Note, Told))
+    assert isinstance(command, (Note, ServerReply))
     opening = command.opening
     assert opening is not None, "whoever tells of a new call says what it is"
     return Call(
@@ -388,7 +388,7 @@ def _opened(command: Command) -> Call:
 
 def _facts_of(call: Call, command: Command) -> dict[str, Any]:
     """What was learned, beside the stage."""
-    if not isinstance(command, Told):
+    if not isinstance(command, ServerReply):
         return {}
     news: dict[str, Any] = {}
     if not call.server_correlation_id and command.server_correlation_id:
@@ -409,12 +409,12 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
     """Who looks after the call from here on, and when somebody must."""
     if after is Stage.ABSENT:
         return {"due_at": None}
-    if isinstance(command, Told) and call.stage is after and (command.by == "callback" or after not in OPEN):
+    if isinstance(command, ServerReply) and call.stage is after and (command.by == "callback" or after not in OPEN):
         return {}  # Whoever drives it still does, and what has ended ended before.
     if after not in OPEN:
         return {"owner": NOBODY} | _kept(call, after, command, now, care)
     match command:
-        case Attend():
+        case Tick():
             return {
                 "owner": command.owner,
                 "fence": call.fence + 1,
@@ -430,21 +430,21 @@ def _kept(call: Call, after: Stage, command: Command, now: Instant, care: Care) 
     """What nobody drives any more: until its deadline if it was given up, and after its end for a while."""
     if after is Stage.GIVEN_UP:  # What has no deadline may not be confirmed even now.
         return {"last_error": "", "due_at": max(now, call.confirm_by or now)}
-    ended_at = command.at if isinstance(command, Told) else _true_from(call, command, now)
+    ended_at = command.at if isinstance(command, ServerReply) else _true_from(call, command, now)
     last_error = UNPROVEN if after is Stage.TTL_EXPIRED and not _proves_that_nothing_ran(call, command) else ""
     return {"settled_at": ended_at, "last_error": last_error, "due_at": now + care.kept_ms}
 
 
 def _true_from(call: Call, command: Command, now: Instant) -> Instant:
     """A deadline counts from when it was, whenever it is noticed (A-27)."""
-    is_noticed = isinstance(command, Attend) and call.stage is Stage.GIVEN_UP
+    is_noticed = isinstance(command, Tick) and call.stage is Stage.GIVEN_UP
     return call.due_at if is_noticed and call.due_at is not None else now
 
 
 def _proves_that_nothing_ran(call: Call, command: Command) -> bool:
     if call.never_ran or isinstance(command, GiveUp):
         return True
-    return isinstance(command, (Told, NotThere)) and _is_first(call, command)
+    return isinstance(command, (ServerReply, NotThere)) and _is_first(call, command)
 
 
 def _step(call: Call, goto: Goto, before: Stage, at: Instant, now: Instant) -> JournalEvent:

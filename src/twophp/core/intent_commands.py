@@ -62,7 +62,7 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fence: int
 
 
-class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Tick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The sweeper's visit: do whatever time makes due. ``owner`` takes over what nobody executes any more (A-34)."""
 
     owner: str = ""
@@ -70,4 +70,4 @@ class Attend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     live_owner: str | None = None  # What it executes is not, however old its lease is. Of others, only the lease tells.
 
 
-Command: TypeAlias = Register | Confirm | Settle | Renew | Attend
+Command: TypeAlias = Register | Confirm | Settle | Renew | Tick

@@ -207,7 +207,7 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started: bool = False
 
 
-class Attend(msgspec.Struct, frozen=True, gc=False):
+class Tick(msgspec.Struct, frozen=True, gc=False):
     """The outbox's visit: do whatever time makes due. If the job is RUNNING and changed, the visitor has to deliver."""
 
 
@@ -224,10 +224,10 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str
 
 
-Command: TypeAlias = Enqueue | Attend | Delivered | Failed
+Command: TypeAlias = Enqueue | Tick | Delivered | Failed
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
+class JobDecision(msgspec.Struct, frozen=True, gc=False):
     """What ``decide`` found: the verdict, the job as it is to be stored, and the history to write with it."""
 
     verdict: Cell
@@ -243,20 +243,20 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 def decide(
     job: Job | None, command: Command, now: Instant, tries: Tries = DEFAULT_TRIES, *, jitter: float = 1.0
-) -> Decision:
+) -> JobDecision:
     """What ``command`` means for ``job`` at ``now``. Pure: the jitter of a retry is drawn by the caller."""
     state = State.ABSENT if job is None else job.state
     cell = TABLE[state][_signal_of(job, command, now, tries)]
     assert type(cell) is not Never, cell.why
     if type(cell) is not Goto:
-        return Decision(cell, job)
+        return JobDecision(cell, job)
     if job is None:
         assert isinstance(command, Enqueue)
         job = Job(command.job_id, command.work, command.subject, command.name, now)
     after = State(cell.path[-1])
     news = _news(job, after, command, now, tries, jitter)
     changed = msgspec.structs.replace(job, state=after, version=job.version + 1, **news)
-    return Decision(cell, changed, (_step(changed, cell, state, now),), changed=True)
+    return JobDecision(cell, changed, (_step(changed, cell, state, now),), changed=True)
 
 
 def _signal_of(job: Job | None, command: Command, now: Instant, tries: Tries) -> Signal:

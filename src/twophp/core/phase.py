@@ -29,7 +29,7 @@ import msgspec
 from msgspec.structs import replace
 
 from twophp.core.intent import CONFIRMED_BY_SERVER, INTENT, UNCONFIRMED, Intent, Phase, fixed_facts, outcome_facts
-from twophp.core.intent_commands import Attend, Command, Confirm, Register, Renew, Settle
+from twophp.core.intent_commands import Command, Confirm, Register, Renew, Settle, Tick
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.outcome import INDETERMINATE, is_followed_by
 from twophp.core.policy import Policy
@@ -203,7 +203,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
 }
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
+class IntentDecision(msgspec.Struct, frozen=True, gc=False):
     """What ``decide`` found: the verdict, the intent as it is to be stored, and the history to write with it."""
 
     verdict: Cell
@@ -217,17 +217,17 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return self.verdict.code if type(self.verdict) is Refuse else None
 
 
-def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy) -> Decision:
+def decide(intent: Intent | None, command: Command, now: Instant, policy: Policy) -> IntentDecision:
     """What ``command`` means for ``intent`` at ``now``. Pure: the same arguments give the same decision."""
     if isinstance(command, Confirm):
         now = max(now, command.arrived_at)  # A-29: time never runs backwards between arrival and decision.
         if intent is not None and not intent.is_addressed_by(command.client_correlation_id, command.path):
-            return Decision(_UNKNOWN, None)  # T1 row 4, A-67: a wrong id or path looks like no intent at all.
+            return IntentDecision(_UNKNOWN, None)  # T1 row 4, A-67: a wrong id or path looks like no intent at all.
         signal = _signal_of_confirm(intent, command, now, policy)
     elif isinstance(command, Register):
         now = max(now, command.arrived_at)
         signal = _signal_of_register(intent, command)
-    elif isinstance(command, Attend):
+    elif isinstance(command, Tick):
         signal = _signal_of_attend(intent, command, now, policy)
     else:
         signal = _signal_of_worker(intent, command)
@@ -276,7 +276,7 @@ def _signal_of_worker(intent: Intent | None, command: Settle | Renew) -> Signal:
     return _SUCCEED if command.succeeded else Signal.INDETERMINATE if command.indeterminate else Signal.FAIL
 
 
-def _signal_of_attend(intent: Intent | None, command: Attend, now: Instant, policy: Policy) -> Signal:
+def _signal_of_attend(intent: Intent | None, command: Tick, now: Instant, policy: Policy) -> Signal:
     if intent is not None and intent.phase is Phase.PROCESSING and intent.owner == command.dead_owner:
         return Signal.RECOVER
     if intent is None or intent.due_at is None or now < intent.due_at:
@@ -295,7 +295,7 @@ def _ageing(intent: Intent, now: Instant) -> Signal:
     return Signal.ABANDON if now >= intent.abandoned_at else Signal.EXPIRE
 
 
-def _age_then_take(intent: Intent, signal: Signal, command: Command, now: Instant, policy: Policy) -> Decision:
+def _age_then_take(intent: Intent, signal: Signal, command: Command, now: Instant, policy: Policy) -> IntentDecision:
     """Time first, then the command, both in one change."""
     if intent.phase is Phase.TTL_EXPIRED and now < intent.abandoned_at:
         return _take(intent, signal, command, now, policy)
@@ -303,24 +303,24 @@ def _age_then_take(intent: Intent, signal: Signal, command: Command, now: Instan
     taken = _take(aged.intent, signal, command, now, policy)
     assert taken.intent is not None
     merged = replace(taken.intent, version=intent.version + 1)
-    return Decision(taken.verdict, merged, aged.steps + taken.steps, changed=True)
+    return IntentDecision(taken.verdict, merged, aged.steps + taken.steps, changed=True)
 
 
-def _follow(intent: Intent, command: Command, now: Instant, policy: Policy) -> Decision:
+def _follow(intent: Intent, command: Command, now: Instant, policy: Policy) -> IntentDecision:
     """The redirected intent is forgotten and the new one registered under the same client id, both in one change."""
     gone = _take(intent, Signal.FOLLOW, command, now, policy)
     if type(gone.verdict) is not Goto:
         return gone
     begun = decide(None, command, now, policy)
-    return Decision(begun.verdict, begun.intent, gone.steps + begun.steps, changed=True)
+    return IntentDecision(begun.verdict, begun.intent, gone.steps + begun.steps, changed=True)
 
 
-def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant, policy: Policy) -> Decision:
+def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant, policy: Policy) -> IntentDecision:
     """Look the cell up and, if it says so, walk its path: one change, one new version, one step per state."""
     cell = TABLE[_ABSENT if intent is None else intent.phase][signal]
     if type(cell) is not Goto:
         assert type(cell) is not Never, cell.why
-        return Decision(cell, intent)
+        return IntentDecision(cell, intent)
     if intent is None:
         assert type(command) is Register
         intent = _registered(command, policy)
@@ -331,7 +331,7 @@ def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant,
         at, intent = _ENTER[after](intent, command, now, policy, (after, version))
         if after is not before or cell.event:
             steps += (_step(intent, before, cell.event or str(after), at, now, command),)
-    return Decision(cell, intent, steps, changed=True)
+    return IntentDecision(cell, intent, steps, changed=True)
 
 
 def _step(intent: Intent, before: Phase, event: str, at: Instant, now: Instant, command: Command) -> JournalEvent:
@@ -394,16 +394,16 @@ def _enter_processing(intent: Intent, command: Command, now: Instant, policy: Po
             resource_id=command.provisional_resource_id,
         )
     held = replace(intent, phase=phase, version=version, lease_until=until, due_at=until)
-    is_vouched = type(command) is Attend and intent.owner == command.live_owner
+    is_vouched = type(command) is Tick and intent.owner == command.live_owner
     if type(command) is Renew or is_vouched:  # Its holder keeps its fence; whoever enters or takes over gets a new one.
         return now, held
-    assert isinstance(command, (Register, Attend))
+    assert isinstance(command, (Register, Tick))
     return now, replace(held, owner=command.owner, fence=intent.fence + 1, settled_at=None)
 
 
 def _enter_settled(intent: Intent, command: Command, now: Instant, policy: Policy, to: _Next) -> _Entered:
     phase, version = to
-    if type(command) is Attend:  # PURGE: the payload goes, the outcome stays.
+    if type(command) is Tick:  # PURGE: the payload goes, the outcome stays.
         assert intent.settled_at is not None
         due_at = max(now, intent.settled_at + policy.horizon_ms)
         return now, replace(intent, phase=phase, version=version, has_payload=False, due_at=due_at)

@@ -15,7 +15,7 @@ import msgspec
 from twophp.delivery.connectors import require_committed
 from twophp.delivery.egress import TIMEOUT_S, Lines, Rules, check_url, default_tls, post
 from twophp.delivery.egress_lookups import Lookups
-from twophp.delivery.outbox import Deliver, Delivery, Letter
+from twophp.delivery.outbox import Deliver, Delivery, OutboxMessage
 from twophp.delivery.webhooks import Secret, sign
 
 
@@ -37,10 +37,10 @@ _CALL: Final = msgspec.msgpack.Decoder(Call)
 
 def callback_letter(
     server_correlation_id: str, url: str, body: bytes, *, client_correlation_id: str = "", principal: str = ""
-) -> Letter:
+) -> OutboxMessage:
     """The acknowledgement of draft §5.5.4, encoded by whoever knows the wire."""
     call = Call(url, body, client_correlation_id=client_correlation_id, principal=principal)
-    return Letter(
+    return OutboxMessage(
         job_id=f"{server_correlation_id}/callback",
         work="callback",
         subject=server_correlation_id,

@@ -35,14 +35,14 @@ from twophp.core.errors import ConfigError, DeliveryFailed, EgressRefused
 from twophp.core.identity import digest
 from twophp.core.intent import Intent, Phase
 from twophp.core.outcome import INDETERMINATE
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.core.records import Instant, JournalEvent
 from twophp.core.settings import knows_its_settings
 from twophp.delivery.callbacks import Call, SignedPost
 from twophp.delivery.calling import Caller
 from twophp.delivery.connectors import require_committed
 from twophp.delivery.egress_urls import Rules, check_address, check_url
-from twophp.delivery.outbox import Deliver, Delivery, Letter
+from twophp.delivery.outbox import Deliver, Delivery, OutboxMessage
 
 COMMAND_TIMEOUT_S: Final = 20.0
 NAME_TAG: Final = b"twophp:hook-name:1"
@@ -132,7 +132,7 @@ class Hooks:
                     message = f"The gate does not let out the webhook {hook.name!r} ({refusal.reason})."
                     raise ConfigError(message, code="bad_hook") from refusal
 
-    def letters(self, decision: Decision) -> list[Letter]:
+    def letters(self, decision: IntentDecision) -> list[OutboxMessage]:
         """What a decision owes to the hooks: one letter for each hook and each phase that was entered."""
         if not self._hooks or decision.intent is None:
             return []
@@ -142,7 +142,7 @@ class Hooks:
         """The hook of that name."""
         return self._hooks.get(name)
 
-    def _letters(self, intent: Intent, step: JournalEvent) -> Iterator[Letter]:
+    def _letters(self, intent: Intent, step: JournalEvent) -> Iterator[OutboxMessage]:
         if step.after == step.before:  # A recovery or a purge: something happened *in* the phase.
             return
         event = _event(intent, step)
@@ -202,8 +202,8 @@ def _event(intent: Intent, step: JournalEvent) -> PhaseEvent:
     )
 
 
-def _letter(hook: Hook, event: PhaseEvent) -> Letter:
-    return Letter(
+def _letter(hook: Hook, event: PhaseEvent) -> OutboxMessage:
+    return OutboxMessage(
         job_id=f"{event.server_correlation_id}/{hook.name}/{event.phase}",
         work="hook",
         subject=event.server_correlation_id,

@@ -36,14 +36,14 @@ from twophp.core.intent import Intent, Phase
 from twophp.core.job import (
     DEFAULT_TRIES,
     JOB,
-    Attend,
     Command,
-    Decision,
     Delivered,
     Enqueue,
     Failed,
     Job,
+    JobDecision,
     State,
+    Tick,
     Tries,
     Work,
     by_job_id,
@@ -53,8 +53,8 @@ from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.delivery.connectors import CONNECTORS, committed_with
 from twophp.delivery.milestones import Milestones
-from twophp.kernel.commands import Asked
-from twophp.kernel.intents import Follow
+from twophp.kernel.commands import AdHocCommand
+from twophp.kernel.intents import SideEffects
 from twophp.observability.observe import SILENT, Observer
 from twophp.ports import Change, Find, LedgerStore, Part, Put, Records, Vault
 from twophp.storing.reopening import transacted
@@ -79,7 +79,7 @@ Wait: TypeAlias = Callable[[asyncio.Event, float], Awaitable[None]]
 Jitter: TypeAlias = Callable[[Job], float]
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Something to be owed. ``job_id`` says what it is about, so that it is owed once."""
 
     job_id: str
@@ -110,8 +110,8 @@ _ABOUT: Final = msgspec.msgpack.Decoder(_About)
 
 Deliver: TypeAlias = Callable[[Delivery], Awaitable[None]]
 """Delivers or raises. Being cancelled means that the attempt took too long or the service stops."""
-LetterOf: TypeAlias = Callable[[Intent, Instant], Letter]
-LettersOf: TypeAlias = Callable[[phase.Decision], Sequence[Letter]]
+LetterOf: TypeAlias = Callable[[Intent, Instant], OutboxMessage]
+LettersOf: TypeAlias = Callable[[phase.IntentDecision], Sequence[OutboxMessage]]
 
 
 async def wait_for_news(news: asyncio.Event, seconds: float) -> None:
@@ -166,7 +166,7 @@ class Outbox:
 
     # Making jobs.
 
-    def put_for(self, letter: Letter, now: Instant, *, started: bool = False) -> Put:
+    def put_for(self, letter: OutboxMessage, now: Instant, *, started: bool = False) -> Put:
         """The job for a letter, to be put in the change that owes it. ``started``: ``start`` follows at once."""
         command = Enqueue(
             job_id=letter.job_id, work=letter.work, subject=letter.subject, name=letter.name, started=started
@@ -176,20 +176,20 @@ class Outbox:
         assert decision.job is not None
         return Put(record=decision.job, journal=decision.steps, seals={"payload": sealed})
 
-    def puts_for(self, letter: Letter, now: Instant, *, started: bool = False) -> tuple[Put, Put]:
+    def puts_for(self, letter: OutboxMessage, now: Instant, *, started: bool = False) -> tuple[Put, Put]:
         """The same for a connector of ours: the job, and the committed obligation that its deliverer must show."""
         put = self.put_for(letter, now, started=started)
         assert isinstance(put.record, Job)
         return put, committed_with(put.record, now)
 
-    def owing(self, letter_of: LetterOf, principal: str = "") -> Owing:
+    def owing(self, letter_of: LetterOf, principal: str = "") -> PendingAcknowledgement:
         """Owe one letter if a decision crosses the point of no return, and start it then, for ``principal``."""
-        return Owing(self, letter_of, principal)
+        return PendingAcknowledgement(self, letter_of, principal)
 
-    def follow(self, letters_of: LettersOf) -> Follow:
+    def follow(self, letters_of: LettersOf) -> SideEffects:
         """Owe whatever letters a decision gives rise to, for ``run`` to deliver."""
 
-        def puts(decision: phase.Decision) -> tuple[Put, ...]:
+        def puts(decision: phase.IntentDecision) -> tuple[Put, ...]:
             letters = letters_of(decision)
             if not letters:  # Nearly always: a service has few hooks, and they hear of few phases.
                 return ()
@@ -296,11 +296,11 @@ class Outbox:
             return Failed(attempt=job.attempts, error=code)
         return Delivered(attempt=job.attempts)
 
-    async def _decide(self, key: Key, command: Command, jitter: float = 1.0) -> Decision:
+    async def _decide(self, key: Key, command: Command, jitter: float = 1.0) -> JobDecision:
         def change(records: Records) -> Change:
             return _change(decide(records.get(key), command, records.now, self._tries, jitter=jitter))
 
-        decision: Decision = await transacted(self._store, Asked((key,), change))
+        decision: JobDecision = await transacted(self._store, AdHocCommand((key,), change))
         return decision
 
     def _context(self, job_id: str) -> bytes:
@@ -346,12 +346,12 @@ class Outbox:
         await self._tell_of_the_dead(decision)
         return decision.changed
 
-    async def _take(self, key: Key) -> tuple[Decision, Obligation | None]:
+    async def _take(self, key: Key) -> tuple[JobDecision, Obligation | None]:
         """Do what is due, and have the obligation that a connector must show. Jobs of earlier releases have none."""
         owed = by_id(key.values[0])
 
         def change(records: Records) -> Change:
-            decision = decide(records.get(key), Attend(), records.now, self._tries)
+            decision = decide(records.get(key), Tick(), records.now, self._tries)
             made, found = _change(decision), records.get(owed)
             job = decision.job
             if found is not None or job is None or not decision.begins_attempt or job.work not in CONNECTORS:
@@ -359,7 +359,7 @@ class Outbox:
             late = committed_with(job, records.now)
             return msgspec.structs.replace(made, answer=(decision, late.record), puts=(*made.puts, late))
 
-        found: tuple[Decision, Obligation | None] = await transacted(self._store, Asked((key, owed), change))
+        found: tuple[JobDecision, Obligation | None] = await transacted(self._store, AdHocCommand((key, owed), change))
         return found
 
     async def _resume(self, job: Job, obligation: Obligation | None) -> None:
@@ -370,7 +370,7 @@ class Outbox:
 
     # What is told of them.
 
-    async def _tell_of_the_dead(self, decision: Decision, sealed: Sealed | None = None) -> None:
+    async def _tell_of_the_dead(self, decision: JobDecision, sealed: Sealed | None = None) -> None:
         job = decision.job
         if decision.changed and job is not None and job.state is State.DEAD:
             message, ids = "job %s is dead after %d attempts: %s", await self._ids_of(job.job_id, sealed)
@@ -417,8 +417,8 @@ class Outbox:
             await self._after()
 
 
-class Owing:
-    """A ``Follow`` that owes one letter, and begins to deliver it once it is durable."""
+class PendingAcknowledgement:
+    """A ``SideEffects`` that owes one letter, and begins to deliver it once it is durable."""
 
     def __init__(self, outbox: Outbox, letter_of: LetterOf, principal: str = "") -> None:
         self._outbox = outbox
@@ -426,7 +426,7 @@ class Owing:
         self._principal = principal
         self._puts: tuple[Put, ...] = ()
 
-    def __call__(self, decision: phase.Decision) -> tuple[Put, ...]:
+    def __call__(self, decision: phase.IntentDecision) -> tuple[Put, ...]:
         """A store may decide again when a batch has to be redone; what counts is the last time."""
         self._puts = ()
         if decision.intent is None or not _crosses_ponr(decision):
@@ -436,7 +436,7 @@ class Owing:
         return self._puts
 
     async def start(
-        self, decision: phase.Decision, *, barrier: Barrier = "started", within_s: float = BARRIER_S
+        self, decision: phase.IntentDecision, *, barrier: Barrier = "started", within_s: float = BARRIER_S
     ) -> bool:
         """See ``Outbox.start``. False as well if the decision, as it became durable, owed nothing, or has begun."""
         if not self._puts or not decision.changed:
@@ -446,16 +446,16 @@ class Owing:
         return await self._outbox.start(job, owed.record, barrier=barrier, within_s=within_s, principal=self._principal)
 
 
-def _crosses_ponr(decision: phase.Decision) -> bool:
+def _crosses_ponr(decision: phase.IntentDecision) -> bool:
     """Not so for a recovery, which is PROCESSING before and after."""
     return any(step.after == Phase.PROCESSING != step.before for step in decision.steps)
 
 
-def _now_of(decision: phase.Decision) -> Instant:
+def _now_of(decision: phase.IntentDecision) -> Instant:
     return decision.steps[-1].observed_at
 
 
-def _change(decision: Decision) -> Change:
+def _change(decision: JobDecision) -> Change:
     """Everything that a decision makes durable. What was delivered is not kept any longer (A-62)."""
     job = decision.job
     if not decision.changed or job is None:

@@ -21,7 +21,7 @@ from twophp.core.intent_commands import Settle
 from twophp.core.machine import Refuse
 from twophp.core.obligation import ObligationError
 from twophp.core.outcome import has_failed, has_succeeded
-from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, Decision
+from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, IntentDecision
 from twophp.core.policy import Policy
 from twophp.engine.current import RunningIntent, Trial, make_current, reference_of
 from twophp.engine.exchange import (
@@ -133,7 +133,7 @@ class Executions:
         except AWAY as error:
             await self._persistence.go_on(error, intent, _nobody_waits, attempt)
 
-    def see_to(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Something that nobody waits for, and that is to come to its end all the same; a shutdown waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -178,7 +178,7 @@ class Executions:
             told = await asyncio.gather(*renewals, return_exceptions=True)
             failed += [error for error in told if isinstance(error, BaseException)]
             for intent, decision in zip(some, told, strict=True):
-                if isinstance(decision, Decision) and decision.code == FENCE_LOST:
+                if isinstance(decision, IntentDecision) and decision.code == FENCE_LOST:
                     self._fenced(intent)
         if failed:
             raise failed[0]
@@ -334,7 +334,12 @@ class Executions:
         return True
 
     def _told(
-        self, execution: Execution, work: Work, kept: StoredResponse, decision: Decision | None, error: Exception | None
+        self,
+        execution: Execution,
+        work: Work,
+        kept: StoredResponse,
+        decision: IntentDecision | None,
+        error: Exception | None,
     ) -> None:
         """The flush says what became of an outcome that was settled at once (``Store.submit``)."""
         intent, in_context = None if decision is None else decision.intent, execution.context.run
@@ -348,7 +353,7 @@ class Executions:
                 return
         except Exception:  # Whoever waits hears of the outcome all the same.
             log.exception("an outcome could not be told at once (%s)", named(execution.intent))
-        in_context(self.see_to, self._settled_beside(execution, work))
+        in_context(self.spawn, self._settled_beside(execution, work))
 
     def _answered(self, execution: Execution, work: Work, context: Context, response: StoredResponse) -> None:
         """Most handlers are over as soon as they have answered; one that goes on is settled beside it."""
@@ -367,7 +372,7 @@ class Executions:
         again = partial(self._loop.call_soon_threadsafe, self._settle_beside, execution, work, context=copy_context())
         if execution.running.close_unless_open(again):
             execution.is_settling = True
-            self.see_to(self._settled_beside(execution, work))
+            self.spawn(self._settled_beside(execution, work))
 
     async def _settled_beside(self, execution: Execution, work: Work) -> None:
         assert execution.said is not None
@@ -474,7 +479,7 @@ class Executions:
         policy: Policy,
         statements: tuple[Statement, ...],
         held: Held,
-    ) -> Decision:
+    ) -> IntentDecision:
         also = await self._together(held, intent, succeeded=settle.succeeded) if held else None
         decision = await self._intents.settle(intent, settle, response, policy, statements=statements, also=also)
         if also is not None and self._obligations is not None and decision.changed:

@@ -24,21 +24,30 @@ from twophp.core.errors import (
 )
 from twophp.core.identity import intent_seal_context, seal_context
 from twophp.core.intent import INTENT, SETTLED, Intent, Phase, by_logical_key, by_pair, by_server_id
-from twophp.core.intent_commands import Attend, Command, Confirm, Register, Renew, Settle
+from twophp.core.intent_commands import Command, Confirm, Register, Renew, Settle, Tick
 from twophp.core.machine import Goto, Replay
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 from twophp.core.policy import Policy
 from twophp.core.quota import Quota, by_principal
 from twophp.core.records import Key
-from twophp.kernel.commands import Reading
-from twophp.kernel.intents import Also, Deciding, Follow, NotNamed, PolicyOf, Seals, Trying, key_of
+from twophp.kernel.commands import ReadRecords
+from twophp.kernel.intents import (
+    DecideIntent,
+    NotNamed,
+    PolicyOf,
+    Seals,
+    SettleParticipant,
+    SideEffects,
+    TryStatements,
+    key_of,
+)
 from twophp.observability.observe import SILENT, Observer
 from twophp.ports import Admission, Part, Statement, Store, Then, Vault
 from twophp.storing.reopening import found, transacted
 
 log: Final = logging.getLogger("twophp.engine")
 
-Answered: TypeAlias = Coroutine[Any, Any, Decision]
+Answered: TypeAlias = Coroutine[Any, Any, IntentDecision]
 
 FIRST_FENCE: Final = 1  # Nobody held the intent before.
 
@@ -52,7 +61,7 @@ class Intents:
         vault: Vault,
         writer: Writer,
         *,
-        follow: Follow | None = None,
+        follow: SideEffects | None = None,
         observer: Observer = SILENT,
         quota: Quota | None = None,
         resolves: bool = True,
@@ -74,7 +83,7 @@ class Intents:
         payload: bytes,
         policy: Policy,
         *,
-        follow: Follow | None = None,
+        follow: SideEffects | None = None,
         refusal: TwoPHPError | None = None,
         again: bool = False,
     ) -> Answered:
@@ -89,7 +98,7 @@ class Intents:
         if self._quota is not None and not command.is_plain:
             command = replace(command, counted_bytes=len(payload))
             keys = (*keys, by_principal(command.principal))
-        asked = Deciding(
+        asked = DecideIntent(
             keys,
             command,
             policy,
@@ -106,7 +115,7 @@ class Intents:
     def confirm(self, command: Confirm, policy: Policy | PolicyOf, *, again: bool = False) -> Answered:
         """Phase 2: of all confirms one crosses the point of no return. ``again`` is as in ``register``."""
         key = by_pair(command.client_correlation_id, command.server_correlation_id)
-        asked = Deciding((key,), command, policy, self._writer, follow=self._follow)
+        asked = DecideIntent((key,), command, policy, self._writer, follow=self._follow)
         return self._decide_again(asked) if again else self._decide(asked)
 
     def settle(
@@ -117,7 +126,7 @@ class Intents:
         policy: Policy | PolicyOf,
         *,
         statements: tuple[Statement, ...] = (),
-        also: Also | None = None,
+        also: SettleParticipant | None = None,
     ) -> Answered:
         """The outcome and the answer that every replay will get, guarded by the fence.
 
@@ -130,12 +139,14 @@ class Intents:
         if also is not None:
             keys = (*keys, *also.keys)
         seals: Seals = {"response": sealed}
-        return self._decide(Deciding(keys, command, policy, self._writer, seals, None, self._follow, statements, also))
+        return self._decide(
+            DecideIntent(keys, command, policy, self._writer, seals, None, self._follow, statements, also)
+        )
 
     def confirm_then(self, command: Confirm, policy: Policy | PolicyOf, then: Then) -> None:
         """As ``confirm``, told by the flush itself (``Store.submit``). After an error the caller may ask ``again``."""
         key = by_pair(command.client_correlation_id, command.server_correlation_id)
-        self._store.submit(Deciding((key,), command, policy, self._writer, follow=self._follow), then)
+        self._store.submit(DecideIntent((key,), command, policy, self._writer, follow=self._follow), then)
 
     def settle_then(
         self, intent: Intent, command: Settle, response: bytes, policy: Policy | PolicyOf, then: Then
@@ -146,20 +157,20 @@ class Intents:
         if intent.counted_bytes is not None:
             keys = (*keys, by_principal(intent.principal))
         self._store.submit(
-            Deciding(keys, command, policy, self._writer, {"response": sealed}, None, self._follow), then
+            DecideIntent(keys, command, policy, self._writer, {"response": sealed}, None, self._follow), then
         )
 
     def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Answered:
         """The heartbeat of whoever executes the intent."""
-        return self._decide(Deciding((key_of(intent),), Renew(fence=intent.fence), policy, self._writer))
+        return self._decide(DecideIntent((key_of(intent),), Renew(fence=intent.fence), policy, self._writer))
 
-    def observed(self, decision: Decision) -> None:
+    def observed(self, decision: IntentDecision) -> None:
         """Tell the observer of a decision that came by ``then``. Called where the request or the execution runs."""
         self._observer.decided(decision)
 
     async def try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
-        """See ``Trying``."""
-        await transacted(self._store, Trying(intent, statements))
+        """See ``TryStatements``."""
+        await transacted(self._store, TryStatements(intent, statements))
 
     async def look(self, client_correlation_id: str, server_correlation_id: str) -> Intent | None:
         """The intent as it is, without changing anything."""
@@ -192,7 +203,7 @@ class Intents:
         limit: int = 256,
         left: set[Key] | None = None,
         running: Callable[[], Sequence[Intent]] = list,
-    ) -> list[Decision]:
+    ) -> list[IntentDecision]:
         """Do what time has made due for up to ``limit`` intents, together, and say what was done.
 
         What dead owners have left comes first and alone, whenever it is due: somebody waits for it, and it waits for
@@ -217,7 +228,9 @@ class Intents:
             left.update(key for key, _error in failed)
             message = "%d intents could not be attended to, the first is %s: %s"
             log.warning(message, len(failed), " ".join(failed[0][0].values), failed[0][1])
-        made = [(key, decision) for key, decision in zip(keys, ended, strict=True) if isinstance(decision, Decision)]
+        made = [
+            (key, decision) for key, decision in zip(keys, ended, strict=True) if isinstance(decision, IntentDecision)
+        ]
         left.update(key for key, decision in made if not decision.changed)
         return [decision for _key, decision in made]
 
@@ -227,7 +240,7 @@ class Intents:
         ``Store.read`` would find a confirm that is durable while its caller is yet to be told: an intent with no
         handler here, which this process would take over from itself.
         """
-        read = await transacted(self._store, Reading(keys)) if keys else ()
+        read = await transacted(self._store, ReadRecords(keys)) if keys else ()
         return [intent for intent in read if intent is not None]
 
     async def _orphans(self, limit: int) -> list[Key]:
@@ -237,22 +250,24 @@ class Intents:
         return [key for owner in dead for key in await self._store.owned(INTENT, owner, limit)][:limit]
 
     def _attend(self, intent: Intent, owner: str, running: Mapping[str, int], policy_of: PolicyOf) -> Answered:
-        attend = Attend(owner=owner)
+        attend = Tick(owner=owner)
         admission: Admission = "background"
         if intent.phase is Phase.PROCESSING and intent.owner is not None:
             admission = "accepted"  # Somebody waits for its outcome.
             if running.get(intent.server_correlation_id) == intent.fence:
-                attend = Attend(owner=owner, live_owner=intent.owner)
+                attend = Tick(owner=owner, live_owner=intent.owner)
             elif intent.owner != owner:
                 state = self._store.owners.state(intent.owner)
                 dead, alive = (intent.owner if state == known else None for known in ("dead", "alive"))
-                attend = Attend(owner=owner, dead_owner=dead, live_owner=alive)
+                attend = Tick(owner=owner, dead_owner=dead, live_owner=alive)
         keys = (key_of(intent),)
-        return self._decide(Deciding(keys, attend, policy_of, self._writer, follow=self._follow, admission=admission))
+        return self._decide(
+            DecideIntent(keys, attend, policy_of, self._writer, follow=self._follow, admission=admission)
+        )
 
-    async def _decide(self, asked: Deciding) -> Decision:
+    async def _decide(self, asked: DecideIntent) -> IntentDecision:
         try:
-            decision: Decision = await self._store.transact(asked)
+            decision: IntentDecision = await self._store.transact(asked)
         except NotNamed as missing:  # An intent's principal never changes, so this is the last time.
             return await self._decide(replace(asked, keys=(*asked.keys, missing.key)))
         except (CommitUnknown, StorePoisoned) as error:
@@ -262,10 +277,10 @@ class Intents:
         self._observer.decided(decision)
         return decision
 
-    async def _decide_again(self, asked: Deciding) -> Decision:
+    async def _decide_again(self, asked: DecideIntent) -> IntentDecision:
         return _as_made_by(asked.command, await self._decide(asked))
 
-    async def _resolved(self, asked: Deciding, error: StoreError) -> Decision:
+    async def _resolved(self, asked: DecideIntent, error: StoreError) -> IntentDecision:
         """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
         asked = replace(asked, admission="accepted")
         try:
@@ -296,7 +311,7 @@ class Intents:
             return self._vault.open(sealed, context=context)
 
 
-def _as_made_by(command: Command, decision: Decision) -> Decision:
+def _as_made_by(command: Command, decision: IntentDecision) -> IntentDecision:
     """A replay of what this very command had done is no replay: its maker has still to act on it.
 
     Unless it took so long that somebody has recovered the intent: then it is theirs.
@@ -311,4 +326,4 @@ def _as_made_by(command: Command, decision: Decision) -> Decision:
             ours = intent.phase is Phase.PROCESSING and fresh is not None and intent.resource_id == fresh
         case _:
             return decision
-    return Decision(Goto((intent.phase,)), intent, changed=True) if ours else decision
+    return IntentDecision(Goto((intent.phase,)), intent, changed=True) if ours else decision

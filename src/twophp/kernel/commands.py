@@ -10,7 +10,7 @@ from twophp.core.records import Key
 from twophp.ports import Admission, Change, Records
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class AdHocCommand(msgspec.Struct, frozen=True, gc=False):
     """A command that is spelled out by its caller: for tests, and for looking into a store by hand."""
 
     keys: Sequence[Key]
@@ -18,7 +18,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     admission: Admission = "accepted"
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False):
+class ReadRecords(msgspec.Struct, frozen=True, gc=False):
     """A look that takes its turn among the changes. It answers the records under ``keys``, in their order."""
 
     keys: Sequence[Key]
@@ -29,7 +29,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         return Change(answer=[records.get(key) for key in self.keys])
 
 
-class Making(msgspec.Struct, frozen=True, gc=False):
+class MakeChange(msgspec.Struct, frozen=True, gc=False):
     """A change that depends on nothing."""
 
     change: Change

@@ -16,14 +16,14 @@ from twophp.core.errors import Refused, TwoPHPError
 from twophp.core.intent import SETTLED, Intent, Phase, by_logical_key, by_pair
 from twophp.core.intent_commands import Command
 from twophp.core.machine import Refuse
-from twophp.core.phase import Decision, decide
+from twophp.core.phase import IntentDecision, decide
 from twophp.core.policy import Policy
 from twophp.core.quota import EXCEEDED, OPEN, Quota, Usage, admitted, by_principal, released
 from twophp.core.records import Key, Sealed
 from twophp.ports import Admission, Change, Part, Put, Records, Statement
 
 PolicyOf: TypeAlias = Callable[[Intent], Policy]
-Follow: TypeAlias = Callable[[Decision], tuple[Put, ...]]
+SideEffects: TypeAlias = Callable[[IntentDecision], tuple[Put, ...]]
 """What else becomes durable with a decision, such as a job of the outbox. Pure, as the decision is."""
 Seals: TypeAlias = Mapping[Part, Sealed | None]
 
@@ -37,7 +37,7 @@ _ANY_POLICY: Final = Policy.standard()  # For what is not there, every policy sa
 _ABSENT, _PROCESSING = Phase.ABSENT, Phase.PROCESSING
 
 
-class Also(Protocol):
+class SettleParticipant(Protocol):
     """What else is decided in the change that settles an intent; raising keeps all of it from happening."""
 
     @property
@@ -58,7 +58,7 @@ class NotNamed(Exception):
         self.key = key
 
 
-class Deciding(msgspec.Struct, frozen=True, gc=False):
+class DecideIntent(msgspec.Struct, frozen=True, gc=False):
     """One command of ``core.phase``, as the store is asked to decide it. Its answer is the decision."""
 
     keys: tuple[Key, ...]  # The intent's first; then its principal's usage, if it is counted, and what ``also`` reads.
@@ -67,9 +67,9 @@ class Deciding(msgspec.Struct, frozen=True, gc=False):
     writer: Writer
     seals: Seals = NO_SEALS
     quota: Quota | None = None
-    follow: tuple[Follow, ...] = ()
+    follow: tuple[SideEffects, ...] = ()
     statements: tuple[Statement, ...] = ()
-    also: Also | None = None
+    also: SettleParticipant | None = None
     refusal: TwoPHPError | None = None  # Raised if there is no intent yet: what is known is told its outcome (T2).
     admission: Admission = "accepted"
 
@@ -95,12 +95,17 @@ class Deciding(msgspec.Struct, frozen=True, gc=False):
             if opened is not (after.phase in OPEN):
                 counted = self._counted(records, before, after, opened=opened)
                 if counted is None:
-                    return Change(answer=Decision(EXCEEDED, None))
+                    return Change(answer=IntentDecision(EXCEEDED, None))
                 more, drops = more + counted[0], drops + counted[1]
         return self._change(before, after, decision, more, drops)
 
     def _change(
-        self, before: Intent | None, after: Intent, decision: Decision, more: tuple[Put, ...], drops: tuple[Key, ...]
+        self,
+        before: Intent | None,
+        after: Intent,
+        decision: IntentDecision,
+        more: tuple[Put, ...],
+        drops: tuple[Key, ...],
     ) -> Change:
         """The intent's own put beside what follows. A refusal keeps no payload, though it may age the intent."""
         steps, seals = decision.steps, self.seals
@@ -137,7 +142,7 @@ class Deciding(msgspec.Struct, frozen=True, gc=False):
         return ((), (key,)) if less is None else ((Put(record=less, held=key),), ())
 
 
-class Trying(msgspec.Struct, frozen=True, gc=False):
+class TryStatements(msgspec.Struct, frozen=True, gc=False):
     """Run the statements as the settlement of this intent would, and undo them. Raises what would refuse them."""
 
     intent: Intent

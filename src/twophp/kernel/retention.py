@@ -12,7 +12,7 @@ from twophp.core.records import Instant, Key
 from twophp.ports import Admission, Change, Purge, Records
 
 
-class Purging(msgspec.Struct, frozen=True, gc=False):
+class PurgeRows(msgspec.Struct, frozen=True, gc=False):
     """Purge these ledger rows, each with its line."""
 
     rows: Sequence[LedgerEntry]
@@ -28,7 +28,7 @@ class Purging(msgspec.Struct, frozen=True, gc=False):
         return Change(answer=None, purges=tuple(Purge(row, purged_line(row, records.now)) for row in self.rows))
 
 
-class Forgetting(msgspec.Struct, frozen=True, gc=False):
+class ForgetObligations(msgspec.Struct, frozen=True, gc=False):
     """Drop those obligations that were settled before this instant. It answers how many there were."""
 
     keys: Sequence[Key]

@@ -16,7 +16,7 @@ from twophp.delivery.outbox import Outbox, Wait, wait_for_news
 from twophp.engine.current import current_intent
 from twophp.engine.obligations.effects import Act, act_deliverer
 from twophp.engine.obligations.fencing import Fencing
-from twophp.engine.obligations.flow import Obligations, Told
+from twophp.engine.obligations.flow import DecisionListener, Obligations
 from twophp.engine.obligations.retention import RETENTION_MS
 from twophp.engine.obligations.rules import SCAN_INTERVAL_S, Rules, rules_for
 from twophp.ports import AtOnce, Clock, Statement, Vault
@@ -101,7 +101,7 @@ class Runtime:
         """Open the store, make sure whose it is, and begin to scan and to deliver on the running loop."""
         async with opening(self.url, clock=self._clock) as store:
             self.store = store
-            owner = await store.kept("service", self._service)
+            owner = await store.get_or_set_meta("service", self._service)
             if owner != self._service:
                 message = f"{self.url} belongs to the service {owner!r}; give the tracker a store of its own"
                 raise ConfigError(message, code="other_service")
@@ -198,7 +198,7 @@ def _rules(options: Options) -> Rules:
     )
 
 
-def _told(metrics: bool | CollectorRegistry, service: str) -> Told | None:  # noqa: FBT001 - ``metrics=True``
+def _told(metrics: bool | CollectorRegistry, service: str) -> DecisionListener | None:  # noqa: FBT001 - ``metrics=True``
     if metrics is False:
         return None
     try:

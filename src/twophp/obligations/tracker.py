@@ -24,14 +24,14 @@ from twophp.core.obligation import (
 from twophp.core.records import Instant
 from twophp.core.settings import knows_its_settings
 from twophp.engine.obligations.audit import Audit, AuditLine, LeakReport, leak_report
-from twophp.engine.obligations.changes import Wanted
+from twophp.engine.obligations.changes import ObligationCommand
 from twophp.engine.obligations.fencing import Token
 from twophp.engine.obligations.flow import Scanned
 from twophp.engine.obligations.rules import milliseconds
 from twophp.obligations.runtime import Apply, Options, Runtime, Which, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
-from twophp.stores.at_once import at_once
 from twophp.stores.portal import Portal
+from twophp.stores.run_sync import run_sync
 
 T = TypeVar("T")
 
@@ -45,10 +45,10 @@ class ObligationTracker:
         is_direct = url == "memory:" and not runtime.rules.owes
         # Scans and deliveries go on between the calls, so they need a loop of their own; calls on memory do not.
         self._portal = None if is_direct and not runtime.scans else Portal("twophp-obligations")
-        self._run: Callable[[Coroutine[Any, Any, Any]], Any] = at_once if is_direct else self._portal_run
+        self._run: Callable[[Coroutine[Any, Any, Any]], Any] = run_sync if is_direct else self._portal_run
         self._closed = False
         if self._portal is None:
-            at_once(runtime.open())
+            run_sync(runtime.open())
         else:
             self._portal.open(runtime.open(), runtime.close)
         self._obligations = runtime.obligations
@@ -203,7 +203,7 @@ class ObligationTracker:
             decision = self._make(self._obligations.settling(obligation_id, command))
         return admitted(decision, f"obligation {obligation_id}")
 
-    def _make(self, wanted: Wanted) -> Decision:
+    def _make(self, wanted: ObligationCommand) -> Decision:
         decision: Decision = self._run(self._obligations.make(wanted))
         return decision
 

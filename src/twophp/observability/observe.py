@@ -12,7 +12,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from twophp.core import job
 from twophp.core.intent import Intent
-from twophp.core.phase import Decision
+from twophp.core.phase import IntentDecision
 
 PhaseNumber: TypeAlias = Literal[1, 2]
 
@@ -25,7 +25,7 @@ class Observer(Protocol):
         """Whether it wants to know how long things took; if nobody does, nobody looks at a clock."""
         ...
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: IntentDecision) -> None:
         """A decision about an intent has become durable: a step, a replay or a refusal."""
         ...
 
@@ -37,7 +37,7 @@ class Observer(Protocol):
         """A request of this phase got its answer, and how long it waited for it. Told only to one that ``times``."""
         ...
 
-    def attempted(self, decision: job.Decision) -> None:
+    def attempted(self, decision: job.JobDecision) -> None:
         """An attempt to deliver has ended, and what became of its job is durable."""
         ...
 
@@ -47,7 +47,7 @@ class Silent:
 
     times: Final = False
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: IntentDecision) -> None:
         """See ``Observer``."""
 
     def replayed(self, intent: Intent) -> None:
@@ -56,7 +56,7 @@ class Silent:
     def answered(self, phase: PhaseNumber, intent: Intent, took_s: float) -> None:
         """See ``Observer``."""
 
-    def attempted(self, decision: job.Decision) -> None:
+    def attempted(self, decision: job.JobDecision) -> None:
         """See ``Observer``."""
 
 
@@ -69,7 +69,7 @@ class Publishing(Silent):
     def __init__(self, news: Callable[[], None]) -> None:
         self._news = news
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: IntentDecision) -> None:
         """See ``Observer``."""
         if decision.changed:
             self._news()
@@ -82,7 +82,7 @@ class Several:
         self._observers = observers
         self.times = any(observer.times for observer in observers)
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: IntentDecision) -> None:
         """See ``Observer``."""
         for observer in self._observers:
             observer.decided(decision)
@@ -97,7 +97,7 @@ class Several:
         for observer in self._observers:
             observer.answered(phase, intent, took_s)
 
-    def attempted(self, decision: job.Decision) -> None:
+    def attempted(self, decision: job.JobDecision) -> None:
         """See ``Observer``."""
         for observer in self._observers:
             observer.attempted(decision)

@@ -46,10 +46,12 @@ from twophp.ports import Change, Decide, Put, Records
 
 KIND: Final = "registration"
 
-Wish: TypeAlias = tuple[tuple[Key, ...], Decide]
+Command: TypeAlias = tuple[tuple[Key, ...], Decide]
 
 
-def registering(request: RegistrationRequest, look: Look, *, was_free: bool, surface_fit: bool, strict: bool) -> Wish:
+def registering(
+    request: RegistrationRequest, look: Look, *, was_free: bool, surface_fit: bool, strict: bool
+) -> Command:
     """T3, and for row 10 the one transaction: consume row, inert row, nonce (REG-3-01, A-86)."""
     run_id = effect_run_id(request, strict=strict)
     effect = by_effect(request.canonical_operation, request.canonical_target, request.deployed_artifact_hash, run_id)
@@ -85,7 +87,7 @@ def _registered(row: Registration, run_id: str) -> tuple[Put, ...]:
     )
 
 
-def verifying(one: Unverified, status: VerifyStatus) -> Wish:
+def verifying(one: Unverified, status: VerifyStatus) -> Command:
     """Write the verdict, unless there is one: the first counts. Answers what counts."""
     passed = by_passed_compensation(one.logical_request_key)
     keys = (by_verified(one.about, one.subject), passed)
@@ -111,7 +113,7 @@ def _verdict_line(row: Verification) -> JournalEvent:
     return JournalEvent(KIND, row.logical_request_key, event, before, after, row.verified_at, row.verified_at)
 
 
-def resolving(key: str) -> Wish:
+def resolving(key: str) -> Command:
     """Under the write lock: consumed, or absent and fenced, so that no earlier attempt can still come through (A-96).
 
     On hold nothing is written (REG-7-06), and nothing has to be: no attempt passes, and those under way are fenced by
@@ -132,7 +134,7 @@ def resolving(key: str) -> Wish:
     return keys, decide
 
 
-def compensating(request: CompensationRequest, *, surface_fit: bool) -> Wish:
+def compensating(request: CompensationRequest, *, surface_fit: bool) -> Command:
     """A-98, and what it admits: the compensation and its nonce. The registration's rows are not touched."""
     key, nonce = request.logical_request_key, request.authorization_nonce
     own, passed = by_compensation(nonce), by_passed_compensation(key)
@@ -166,7 +168,7 @@ def _compensated(decision: CompensationDecision) -> tuple[Put, ...]:
     return Put(record=record, journal=(line,)), Put(record=NonceUse(nonce, key, "compensation", at))
 
 
-def issuing(value: str, owner_or_approval_binding: str, after_ms: int, valid_for_ms: int) -> Wish:
+def issuing(value: str, owner_or_approval_binding: str, after_ms: int, valid_for_ms: int) -> Command:
     """A nonce, bound to its envelope and its window from birth (REG-1-08)."""
 
     def decide(records: Records) -> Change:
@@ -177,7 +179,7 @@ def issuing(value: str, owner_or_approval_binding: str, after_ms: int, valid_for
     return (by_nonce(value),), decide
 
 
-def gating(*, is_open: bool, authority_ref: str, reason: str) -> Wish:
+def gating(*, is_open: bool, authority_ref: str, reason: str) -> Command:
     """Open the gate or close it. As it is already: nothing changes. Answers the gate as it is then."""
 
     def decide(records: Records) -> Change:
@@ -206,7 +208,7 @@ def _gate_state(gate: Gate | None) -> str:
     return "OPEN" if gate is not None and gate.is_open else "HOLD"
 
 
-def noting(failure: Callable[[int], Failure]) -> Wish:
+def noting(failure: Callable[[int], Failure]) -> Command:
     """A line of the failure audit, stamped with the store's time."""
     return (), lambda records: Change(answer=None, puts=(Put(record=failure(records.now)),))
 

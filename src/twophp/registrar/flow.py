@@ -33,11 +33,11 @@ from twophp.core.registration import CompensationRequest, Registration, Registra
 from twophp.core.rulebook import PRIOR_RESULT, REGISTRATION_HOLD, VERIFY_FAILED, Answer
 from twophp.core.settings import Kinds, check_kinds, knows_its_settings
 from twophp.core.surface import SurfaceReport
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Clock, MintId
 from twophp.registrar import changes
-from twophp.registrar.changes import Wish
-from twophp.registrar.crowd import Crowd, Crowds
+from twophp.registrar.changes import Command
+from twophp.registrar.concurrent_attempts import ConcurrentAttempts, Crowds
 from twophp.registrar.opening import OWN_SURFACE, Opened, open_parts
 from twophp.registrar.status import Status
 from twophp.registrar.surface import examine_own
@@ -191,7 +191,7 @@ class AsyncRegistrar:
         crowd = self._crowds.join(_text(request.logical_request_key))
         return self._register(request, crowd)
 
-    async def _register(self, request: RegistrationRequest, crowd: Crowd) -> Decision:
+    async def _register(self, request: RegistrationRequest, crowd: ConcurrentAttempts) -> Decision:
         over = False
         try:
             decision = await self._attempt(request, crowd)
@@ -202,7 +202,7 @@ class AsyncRegistrar:
             await self._note(request, decision)
         return decision
 
-    async def _attempt(self, request: RegistrationRequest, crowd: Crowd) -> Decision:
+    async def _attempt(self, request: RegistrationRequest, crowd: ConcurrentAttempts) -> Decision:
         key = request.logical_request_key
         fit = await self._is_fit()
         if not request.is_complete:
@@ -351,8 +351,8 @@ class AsyncRegistrar:
     def _witness(self) -> Witness:
         return self._opened.witness
 
-    async def _transact(self, wish: Wish) -> Any:
-        return await transacted(self._opened.store, Asked(*wish))
+    async def _transact(self, wish: Command) -> Any:
+        return await transacted(self._opened.store, AdHocCommand(*wish))
 
     async def _is_fit(self) -> bool:
         """Whether the surface is proven fit as it is: a proof holds for the schema that it was made over."""
@@ -364,7 +364,7 @@ class AsyncRegistrar:
 
     async def _keep_effect_identity(self) -> None:
         wanted = EFFECT_IDENTITY[bool(self._wants_strict)]
-        kept = await self._opened.store.kept("registrar_effect_identity", wanted)
+        kept = await self._opened.store.get_or_set_meta("registrar_effect_identity", wanted)
         if self._wants_strict is not None and kept != wanted:
             raise ConfigError(f"this database tells effects apart {kept}, not {wanted}", code="other_effect_identity")
         self._strict = kept == EFFECT_IDENTITY[True]
@@ -389,7 +389,7 @@ class AsyncRegistrar:
             )
 
         try:
-            await transacted(self._opened.audit, Asked(*changes.noting(failure)))
+            await transacted(self._opened.audit, AdHocCommand(*changes.noting(failure)))
         except StoreError as error:
             message = f"{decision.code}, and its audit could not be written: {error}"
             raise StoreError(message, code="audit_failed") from error

@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from twophp.core.errors import StoreError
 from twophp.core.registrar_records import DOMAIN, Consumed, Failure, WrittenOnce
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put
 from twophp.stores.memory import MemoryStore
 from twophp.stores.surfaces import Column, NoSuchTable, Shape, Tried, Values, done, refused
@@ -108,7 +108,7 @@ class MemoryBench:
 
     async def _try(self, keys: Sequence[Any], change: Change) -> Tried:
         try:
-            await self._store.transact(Asked(keys, lambda _records: change))
+            await self._store.transact(AdHocCommand(keys, lambda _records: change))
         except StoreError as error:
             return refused(str(error))
         return done(len(change.puts) + len(change.drops))

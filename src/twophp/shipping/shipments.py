@@ -28,10 +28,10 @@ from twophp.core.obligation import (
     by_flow_and_key,
     by_id,
 )
-from twophp.engine.obligations.changes import NO_SEALS, Consequences, Leaking, Reserving, Settling, Wanted
-from twophp.engine.obligations.flow import Told
+from twophp.engine.obligations.changes import NO_SEALS, Consequences, Leaking, ObligationCommand, Reserving, Settling
+from twophp.engine.obligations.flow import DecisionListener
 from twophp.engine.obligations.rules import Rules
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, MintId, Records, Store, Synced
 
 log: Final = logging.getLogger("twophp.ship")
@@ -51,7 +51,7 @@ class Shipments:
         mint: MintId,
         timeout_ms: int,
         attempt_ms: int,
-        told: Told | None = None,
+        told: DecisionListener | None = None,
     ) -> None:
         """An attempt takes ``attempt_ms`` at most; so long another worker's shipment is left alone."""
         self._store = store
@@ -100,11 +100,11 @@ class Shipments:
     async def scan(self) -> None:
         """The leak scan of the one shipment that may be open, for ledgers that nobody else scans: a client's."""
         keys = (by_flow_and_key(SHIPMENT, self._ledger_id),)
-        for leaked in await self._store.transact(Asked(keys, Leaking(self._follows, keys, (), Scan()))):
+        for leaked in await self._store.transact(AdHocCommand(keys, Leaking(self._follows, keys, (), Scan()))):
             self._tell(leaked)
 
-    async def _make(self, wanted: Wanted) -> Decision:
-        decision: Decision = await self._store.transact(Asked(wanted.keys, wanted))
+    async def _make(self, wanted: ObligationCommand) -> Decision:
+        decision: Decision = await self._store.transact(AdHocCommand(wanted.keys, wanted))
         self._tell(decision)
         return decision
 

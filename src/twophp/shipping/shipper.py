@@ -39,7 +39,7 @@ from twophp.core.settings import SettingsStruct
 from twophp.delivery.connectors import require_reserved
 from twophp.delivery.fetch import Answer, fetch, read_origin
 from twophp.engine.environment import flag_in, number_in, secret_in
-from twophp.engine.obligations.flow import Told
+from twophp.engine.obligations.flow import DecisionListener
 from twophp.ports import MintId, Synced, WholeStore
 from twophp.shipping.shipments import Shipments
 
@@ -188,7 +188,7 @@ class Shipper:
         *,
         encode: Encode,
         mint: MintId,
-        told: Told | None = None,
+        told: DecisionListener | None = None,
         renamed: Renamed | None = None,
     ) -> None:
         self._store = store
@@ -333,7 +333,7 @@ class Shipper:
         writer = msgspec.structs.replace(self._writer, service_ledger_id=issued)
         if self._renamed is not None:
             self._renamed(writer)
-        await self._store.restamp(issued)
+        await self._store.reassign_ledger_id(issued)
         self._writer = writer
 
     async def _push(self, rows: Sequence[LedgerEntry], *, drained: bool) -> int | None:

@@ -35,7 +35,7 @@ from twophp.core.obligation import (
 )
 from twophp.core.records import Instant, JournalEvent, Key, Sealed
 from twophp.kernel.apply import Failure, Operations, Snapshot, apply
-from twophp.kernel.commands import Making
+from twophp.kernel.commands import MakeChange
 from twophp.kernel.journal import Link
 from twophp.kernel.overlay import Slot, Slots
 from twophp.ports import (
@@ -280,7 +280,7 @@ class MemoryStore:
 
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
-        self.transact_at_once(Making(Change(answer=None, synced=(Synced(entries, at),))))
+        self.transact_at_once(MakeChange(Change(answer=None, synced=(Synced(entries, at),))))
 
     def _mark(self, synced: Synced) -> None:
         for entry in synced.entries:
@@ -289,8 +289,8 @@ class MemoryStore:
                 self._entries[id_] = replace(self._entries[id_], sync_timestamp=synced.at)
                 self._unsynced.pop(id_, None)
 
-    async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
-        """See ``Store.outlived``."""
+    async def purgeable(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
+        """See ``Store.purgeable``."""
         with self._lock:
             left = [self._entries[id_] for id_ in self._left]
         found = [(row.sync_timestamp, row) for row in left if row.sync_timestamp is not None]
@@ -387,12 +387,12 @@ class MemoryStore:
             if isinstance(slot.record, Obligation) and key == slot.keys[0]:
                 yield slot, slot.record
 
-    async def kept(self, name: str, value: str) -> str:
+    async def get_or_set_meta(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         return self._kept.setdefault(name, value)
 
-    async def restamp(self, issued: str) -> None:
-        """See ``Store.restamp``."""
+    async def reassign_ledger_id(self, issued: str) -> None:
+        """See ``Store.reassign_ledger_id``."""
         with self._lock:
             for id_, entry in self._entries.items():
                 self._entries[id_] = replace(entry, service_ledger_id=issued)

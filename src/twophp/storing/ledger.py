@@ -16,8 +16,8 @@ async def open_ledger(store: Maintenance, service: str, mint: MintId) -> Writer:
     if not service:
         message = "the service needs a name"
         raise ConfigError(message, code="no_service")
-    owner = await store.kept("service", service)
+    owner = await store.get_or_set_meta("service", service)
     if owner != service:
         message = f"the store belongs to the service {owner!r}, not to {service!r}; give each service its own"
         raise ConfigError(message, code="other_service")
-    return Writer(source=service, service_ledger_id=await store.kept(LEDGER_ID, mint()))
+    return Writer(source=service, service_ledger_id=await store.get_or_set_meta(LEDGER_ID, mint()))

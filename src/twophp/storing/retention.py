@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from twophp.core.entry import LedgerEntry
 from twophp.core.policy import DAY_MS
-from twophp.kernel.retention import Purging
+from twophp.kernel.retention import PurgeRows
 from twophp.ports import LedgerStore
 from twophp.storing.bites import Bites
 from twophp.storing.reopening import transacted
@@ -27,9 +27,9 @@ async def purge(store: LedgerStore, retention_ms: int) -> int:
     before = store.now() - retention_ms
 
     def forget(rows: Sequence[LedgerEntry]) -> Any:
-        return transacted(store, Purging(rows))
+        return transacted(store, PurgeRows(rows))
 
-    return await Bites("ledger rows", partial(store.outlived, before), forget, _name).run()
+    return await Bites("ledger rows", partial(store.purgeable, before), forget, _name).run()
 
 
 def _name(row: LedgerEntry) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.core.calls import FOURTEEN, T0, client_row, server_row
-from twophp.central.ports import Ack, CentralStore, Row, Service, Wanted
+from twophp.central.ports import Ack, CentralStore, Row, RowFilter, Service
 from twophp.core.entry import LedgerEntry, outcome_of
 from twophp.core.intent import Phase
 
@@ -37,7 +37,7 @@ async def send_each_by_its_writer(store: CentralStore, rows: Sequence[LedgerEntr
 
 
 async def everything(store: CentralStore) -> list[Row]:
-    return [row async for chunk in store.export(Wanted()) for row in chunk]
+    return [row async for chunk in store.export(RowFilter()) for row in chunk]
 
 
 async def contents(store: CentralStore) -> list[LedgerEntry]:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.central.store.scene import LEDGER, T0, client_row, everything, order, outcomes, send
-from twophp.central.ports import CentralStore, Wanted
+from twophp.central.ports import CentralStore, RowFilter
 from twophp.central.proof import merkle
 from twophp.central.stores.sqlite.store import SqliteCentral
 from twophp.core.entry import LedgerEntry
@@ -46,7 +46,7 @@ async def test_it_is_kept_proven_and_found(store: CentralStore) -> None:
     assert [row.entry.indeterminate for row in await everything(store)] == [True, False, False, False]
     assert await holds(store)
     for asked, numbers in ((True, [1]), (False, [4, 3, 2]), (None, [4, 3, 2, 1])):
-        page = await store.entries(Wanted(indeterminate=asked))
+        page = await store.entries(RowFilter(indeterminate=asked))
         assert [row.sequence for row in page.rows] == numbers
 
 

@@ -25,7 +25,7 @@ from tests.central.store.scene import (
     send_each_by_its_writer,
     writer,
 )
-from twophp.central.ports import CentralStore, Wanted
+from twophp.central.ports import CentralStore, RowFilter
 from twophp.central.proof import merkle
 from twophp.central.stores.opening import open_central
 from twophp.core.entry import FIELDS, LedgerEntry
@@ -239,7 +239,7 @@ def test_in_whatever_order_and_however_often_the_newest_version_is_what_remains(
         for batch in batches:
             await send(store, *batch)
         found = await contents(store)
-        page = await store.entries(Wanted())
+        page = await store.entries(RowFilter())
         assert len({row.sequence for row in page.rows}) == len(found)
         await store.close()
         return found

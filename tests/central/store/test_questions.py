@@ -23,7 +23,7 @@ from tests.central.store.scene import (
     send_each_by_its_writer,
     server_row,
 )
-from twophp.central.ports import CentralStore, Row, Sla, Wanted
+from twophp.central.ports import CentralStore, Row, RowFilter, Sla
 from twophp.central.stores.postgres import PostgresCentral
 from twophp.central.stores.sqlite import SqliteCentral
 from twophp.central.stores.sqlite.database import SQL
@@ -82,7 +82,7 @@ async def test_calls_made_for_one_that_has_no_row_are_found_by_it(store: Central
 @pytest.mark.req("P-10.4-b", "P-9.4-d")
 async def test_what_a_service_initiated(store: CentralStore) -> None:
     await send_each_by_its_writer(store, FOURTEEN)
-    page = await store.entries(Wanted(source="serviceA", actor="client"))
+    page = await store.entries(RowFilter(source="serviceA", actor="client"))
     assert sent(page.rows)[::-1] == [FOURTEEN[2], FOURTEEN[4], FOURTEEN[6]]
 
 
@@ -101,10 +101,10 @@ async def test_what_stalled(store: CentralStore) -> None:
     phases = list(Phase)[1:]
     await send(store, *(order(number, phase=phase) for number, phase in enumerate(phases)))
     stalled = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
-    assert {row.entry.phase for row in (await store.entries(Wanted(phases=stalled))).rows} == stalled
-    running = await store.entries(Wanted(phases=frozenset({Phase.PROCESSING})))
+    assert {row.entry.phase for row in (await store.entries(RowFilter(phases=stalled))).rows} == stalled
+    running = await store.entries(RowFilter(phases=frozenset({Phase.PROCESSING})))
     assert [row.entry.phase for row in running.rows] == [Phase.PROCESSING]
-    ended = await store.entries(Wanted(phases=frozenset({Phase.COMMITTED, Phase.TTL_EXPIRED})))
+    ended = await store.entries(RowFilter(phases=frozenset({Phase.COMMITTED, Phase.TTL_EXPIRED})))
     assert [row.entry.phase for row in ended.rows] == [Phase.TTL_EXPIRED, Phase.COMMITTED]
 
 
@@ -130,7 +130,7 @@ async def test_the_drafts_questions_are_answered_from_indexes() -> None:
     plans = {"tree": ("tree", ("client-1", 1, 100)), "pairs": ("of_pairs", ("[]",))}
     asked = {name: (SQL[statement], values) for name, (statement, values) in plans.items()}
     for name, wanted in QUESTIONS.items():
-        where, values = asked_for(Wanted(**wanted), None)
+        where, values = asked_for(RowFilter(**wanted), None)
         asked[name] = (SQL["entries"].format(conditions=where), (*values, 100))
     for name, (statement, values) in asked.items():
         steps = await plan(store, statement, values)
@@ -163,9 +163,9 @@ async def test_rows_are_found_by_what_is_asked(store: CentralStore, wanted: dict
     rows = [replace(row, phase_1_timestamp=T0 + number) for number, row in enumerate(FOURTEEN, 1)]
     for row in rows:
         await send(store, row, ledger=row.service_ledger_id)
-    page = await store.entries(Wanted(**wanted))
+    page = await store.entries(RowFilter(**wanted))
     assert [f"E{rows.index(entry) + 1:02}" for entry in sent(page.rows)] == names
-    exported = [row async for chunk in store.export(Wanted(**wanted)) for row in chunk]
+    exported = [row async for chunk in store.export(RowFilter(**wanted)) for row in chunk]
     assert exported == list(reversed(page.rows))
 
 
@@ -174,7 +174,7 @@ async def test_pages_follow_each_other_while_rows_arrive(store: CentralStore) ->
     seen: list[int] = []
     cursor = None
     for _page in range(3):
-        page = await store.entries(Wanted(source="orders"), cursor=cursor, limit=10)
+        page = await store.entries(RowFilter(source="orders"), cursor=cursor, limit=10)
         seen += [row.sequence for row in page.rows]
         cursor = page.cursor
         await send(store, order(100 + len(seen)))
@@ -185,24 +185,24 @@ async def test_pages_follow_each_other_while_rows_arrive(store: CentralStore) ->
 @pytest.mark.parametrize("cursor", ["", "-1", "x", "1.5", "٣", "9" * 30, "1\0"])
 async def test_a_cursor_that_no_page_gave_out_is_refused(store: CentralStore, cursor: str) -> None:
     with pytest.raises(Refused) as refused:
-        await store.entries(Wanted(), cursor=cursor)
+        await store.entries(RowFilter(), cursor=cursor)
     assert refused.value.code == "bad_cursor"
 
 
 @pytest.mark.parametrize("id_", ["x\0y", "\ud800", "'; DROP TABLE entry; --", "", "x" * 10_000])
 async def test_whatever_is_asked_for_is_not_found(store: CentralStore, id_: str) -> None:
     await send(store, order(1))
-    assert (await store.entries(Wanted(correlation_id=id_, source=id_))).rows == []
+    assert (await store.entries(RowFilter(correlation_id=id_, source=id_))).rows == []
     assert await store.tree(id_) == []
     assert await store.of_pairs([(id_, id_)]) == []
-    assert [chunk async for chunk in store.export(Wanted(target=id_))] == []
+    assert [chunk async for chunk in store.export(RowFilter(target=id_))] == []
 
 
 async def test_numbers_that_no_database_has_are_asked_about_in_vain(store: CentralStore) -> None:
     await send(store, order(1))
     assert await store.after(2**70, 10) == []
-    assert (await store.entries(Wanted(since=2**70))).rows == []
-    assert len((await store.entries(Wanted(until=2**70, since=-(2**70)))).rows) == 1
+    assert (await store.entries(RowFilter(since=2**70))).rows == []
+    assert len((await store.entries(RowFilter(until=2**70, since=-(2**70)))).rows) == 1
     assert await store.leaf(2**70) is None
     assert len(await store.sla(-(2**70), 2**70)) == 1
 
@@ -221,7 +221,7 @@ async def test_the_feed_tells_what_arrived_since(store: CentralStore) -> None:
 async def test_an_export_is_of_one_moment_and_comes_in_pieces(store: CentralStore) -> None:
     await send(store, *(order(number) for number in range(2_500)))
     chunks = []
-    async for chunk in store.export(Wanted()):
+    async for chunk in store.export(RowFilter()):
         chunks.append(chunk)
         await send(store, order(9_000 + len(chunks)), order(2_400, version=1 + len(chunks)))
     assert [len(chunk) for chunk in chunks] == [1_000, 1_000, 500]
@@ -232,7 +232,7 @@ async def test_an_export_is_of_one_moment_and_comes_in_pieces(store: CentralStor
 async def test_an_export_that_nobody_reads_to_its_end_lets_go(store: CentralStore) -> None:
     await send(store, *(order(number) for number in range(1_200)))
     for _again in range(20):
-        export = store.export(Wanted())
+        export = store.export(RowFilter())
         assert len(await anext(export)) == 1_000
         await export.aclose()
     assert len(await contents(store)) == 1_200

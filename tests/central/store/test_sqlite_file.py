@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from tests.central.store.scene import FOURTEEN, LEDGER, T0, everything, order, outcomes, send
-from twophp.central.ports import Wanted
+from twophp.central.ports import RowFilter
 from twophp.central.proof import merkle
 from twophp.central.stores.sqlite import SqliteCentral
 from twophp.central.stores.sqlite import store as sqlite_store
@@ -59,7 +59,7 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date_with_everything_
         assert [row.entry for row in await everything(store)] == rows
         for member in (FOURTEEN[0].client_correlation_id, FOURTEEN[9].server_correlation_id):
             assert [row.entry for row in await store.tree(member)] == rows[:14]
-        assert len((await store.entries(Wanted(correlation_id=FOURTEEN[3].server_correlation_id))).rows) == 2
+        assert len((await store.entries(RowFilter(correlation_id=FOURTEEN[3].server_correlation_id))).rows) == 2
         assert [row.entry for row in await store.of_pairs([("client-7", "client-7")])] == rows[14:]
         assert outcomes(await send(store, same, order(8))) == ["known", "stored"]
         head = await store.head()
@@ -90,7 +90,7 @@ async def test_ids_are_found_whether_their_rows_are_recent_or_not(tmp_path: Path
         for number in range(80):
             version = 3 if number % 7 == 0 else 2 if number < 60 and number % 6 < 2 else 1
             for id_ in (f"client-{number}", f"server-{number}"):
-                [row] = (await store.entries(Wanted(correlation_id=id_))).rows
+                [row] = (await store.entries(RowFilter(correlation_id=id_))).rows
                 assert (row.entry.client_correlation_id, row.entry.version) == (f"client-{number}", version)
         spots = await store._database.read(
             lambda connection: connection.execute("SELECT spot FROM any_spot").fetchall()
@@ -158,7 +158,7 @@ async def test_a_disk_that_comes_back_is_read_again_whoever_asks_first(
 async def test_an_export_that_nobody_goes_on_with_ends_quietly_after_the_database_was_closed(tmp_path: Path) -> None:
     store = SqliteCentral(str(tmp_path / "central.db"))
     await send(store, *(order(number) for number in range(EXPORT_ROWS + 1)))
-    exported = store.export(Wanted())
+    exported = store.export(RowFilter())
     assert len(await anext(exported)) == EXPORT_ROWS
     await store.close()
     await exported.aclose()

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from twophp.central.ingest.told import Lease, Told
+from twophp.central.ingest.told import Lease, ServiceReply
 from twophp.central.missing import WORDS as MISSING_WORDS
 from twophp.central.missing import Missing
 from twophp.central.ports import Ack, Alarm, Role, Row, Service, Sla, Token, TreeHead
@@ -313,7 +313,7 @@ def call_of(pair: Pair, missing: Mapping[PairKey, Missing]) -> dict[str, Any]:
     }
 
 
-def told_of(told: Told) -> dict[str, Any]:
+def told_of(told: ServiceReply) -> dict[str, Any]:
     """See ToldDocument."""
     return {
         "service_ledger_id": told.service.service_ledger_id,

@@ -21,7 +21,7 @@ from twophp.central.api.problems import ApiProblem
 from twophp.central.api.queries import Filter
 from twophp.central.api.routes import describe
 from twophp.central.api.state import Central, CentralPart, Reader
-from twophp.central.ports import Row, Wanted
+from twophp.central.ports import Row, RowFilter
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
 
@@ -100,7 +100,7 @@ class _Export(StreamingResponse):
             log.warning("an export was given up: nobody has taken it for %g s", TAKEN_S)
 
 
-async def _counted(central: Central, which: Wanted) -> AsyncGenerator[Sequence[Row]]:
+async def _counted(central: Central, which: RowFilter) -> AsyncGenerator[Sequence[Row]]:
     central.exports += 1
     try:
         async with aclosing(central.store.export(which)) as found:

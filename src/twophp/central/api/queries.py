@@ -26,7 +26,7 @@ from twophp.central.api.state import OPERATORS, CentralPart, Reader
 from twophp.central.aside import aside
 from twophp.central.auth.access import require
 from twophp.central.ingest.told import key_of, leases_of
-from twophp.central.ports import MOST_PER_PAGE, Page, Wanted
+from twophp.central.ports import MOST_PER_PAGE, Page, RowFilter
 from twophp.central.questions import Tree
 from twophp.core.entry import Actor
 from twophp.core.intent import Phase
@@ -75,7 +75,7 @@ def wanted(
     ] = None,
     since: InstantParameter = None,
     until: InstantParameter = None,
-) -> Wanted:
+) -> RowFilter:
     """Which rows; everything that is said must hold."""
     texts = {
         "correlation_id": correlation_id,
@@ -87,12 +87,12 @@ def wanted(
     if any("\0" in (text or "") for text in texts.values()):
         raise ApiProblem("bad_parameter", "a text has no character 0")
     since_at, until_at = read_instant(since, "since"), read_instant(until, "until")
-    return Wanted(
+    return RowFilter(
         actor=actor, phases=frozenset(phase), indeterminate=indeterminate, since=since_at, until=until_at, **texts
     )
 
 
-Filter: TypeAlias = Annotated[Wanted, Depends(wanted)]
+Filter: TypeAlias = Annotated[RowFilter, Depends(wanted)]
 
 
 def page_answer(page: Page) -> Response:
@@ -168,7 +168,7 @@ async def stalled(
     """
     if ask_leases:
         require(principal, OPERATORS)
-    page = await central.questions.stalled(Wanted(source=_plain(source)), cursor=cursor, limit=limit)
+    page = await central.questions.stalled(RowFilter(source=_plain(source)), cursor=cursor, limit=limit)
     silent = await central.questions.silent(source=source, limit=limit, older_than_ms=processing_older_than_ms)
     leases = await leases_of(central.puller, await central.store.services(), silent) if ask_leases else {}
     going_on = {key for key, lease in leases.items() if lease.state in {"held", "settled"}}

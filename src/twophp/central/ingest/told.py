@@ -25,7 +25,7 @@ MOST_ASKED: Final = 8
 """So many services are asked for one answer."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
     """What one service told, or why it did not."""
 
     service: Service
@@ -65,14 +65,14 @@ def keepers(rows: Sequence[LedgerEntry], services: Iterable[Service]) -> list[Se
     return found[:MOST_ASKED]
 
 
-async def told_about(puller: Puller, asked: Iterable[Service], key: PairKey) -> list[Told]:
+async def told_about(puller: Puller, asked: Iterable[Service], key: PairKey) -> list[ServiceReply]:
     """Ask them all about one call, at the same time."""
 
-    async def ask(service: Service) -> Told:
+    async def ask(service: Service) -> ServiceReply:
         try:
-            return Told(service=service, evidence=await puller.evidence(service, *key))
+            return ServiceReply(service=service, evidence=await puller.evidence(service, *key))
         except ApiProblem as problem:
-            return Told(service=service, code=problem.code, words=_words(problem))
+            return ServiceReply(service=service, code=problem.code, words=_words(problem))
 
     return list(await asyncio.gather(*(ask(service) for service in asked)))
 

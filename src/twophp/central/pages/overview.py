@@ -14,7 +14,7 @@ from twophp.central.drawing.charts import WIDE, WIDTH, Chart, Series, percentile
 from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.pages.rendering import clock_time, day
 from twophp.central.pages.stalled import PER_PAGE, Stuck, stuck
-from twophp.central.ports import Activity, Wanted
+from twophp.central.ports import Activity, RowFilter
 from twophp.core.policy import DAY_MS, HOUR_MS
 from twophp.core.records import Instant
 
@@ -69,7 +69,7 @@ async def overview(visit: Visit) -> Response:
     """The page."""
     key = visit.asked("range") if visit.asked("range") in RANGES else DEFAULT
     steps = await _steps(visit, RANGES[key])
-    found = await stuck(visit, Wanted(), None, PER_PAGE)
+    found = await stuck(visit, RowFilter(), None, PER_PAGE)
     services = await visit.central.store.services()
     return visit.page(
         "overview.html",

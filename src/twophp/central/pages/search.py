@@ -11,7 +11,7 @@ from starlette.responses import Response
 from twophp.central.drawing.words import PHASES
 from twophp.central.pages.frame import Routes, Visit, reading, to
 from twophp.central.pages.rendering import of_pair, url
-from twophp.central.ports import Wanted
+from twophp.central.ports import RowFilter
 from twophp.core.intent import Phase
 from twophp.core.pairing import Verdict
 from twophp.core.records import Instant
@@ -21,7 +21,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TRUTH: Final = {"true": True, "false": False}
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SearchForm(msgspec.Struct, frozen=True, kw_only=True):
     """The form's fields, as they were typed."""
 
     q: str
@@ -67,17 +67,17 @@ async def search(visit: Visit) -> Response:
     )
 
 
-def _asked(visit: Visit) -> Asked:
+def _asked(visit: Visit) -> SearchForm:
     names = ("q", "source", "target", "endpoint", "actor", "indeterminate", "since", "until")
     given: dict[str, Any] = {name: visit.asked(name) for name in names}
     for name, known in (("phase", {str(phase) for phase in PHASES}), ("verdict", {str(one) for one in Verdict})):
         given[name] = tuple(one for one in visit.request.query_params.getlist(name)[:10] if one in known)
-    return Asked(**given)
+    return SearchForm(**given)
 
 
-def _wanted(asked: Asked) -> Wanted:
+def _wanted(asked: SearchForm) -> RowFilter:
     actor = asked.actor
-    return Wanted(
+    return RowFilter(
         correlation_id=asked.q or None,
         source=asked.source or None,
         target=asked.target or None,
@@ -90,7 +90,7 @@ def _wanted(asked: Asked) -> Wanted:
     )
 
 
-def _more(asked: Asked, cursor: str) -> str:
+def _more(asked: SearchForm, cursor: str) -> str:
     return url("/search", **msgspec.structs.asdict(asked), cursor=cursor)
 
 

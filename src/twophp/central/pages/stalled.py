@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from twophp.central.ingest.told import key_of, leases_of
 from twophp.central.pages.frame import Routes, Visit, reading
-from twophp.central.ports import Row, Wanted
+from twophp.central.ports import Row, RowFilter
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
 from twophp.core.pairing import PairKey
@@ -93,7 +93,7 @@ def _key(row: Row) -> PairKey:
     return row.entry.client_correlation_id, row.entry.server_correlation_id
 
 
-async def stuck(visit: Visit, wanted: Wanted, cursor: str | None, limit: int) -> Found:
+async def stuck(visit: Visit, wanted: RowFilter, cursor: str | None, limit: int) -> Found:
     """The draft's query, newest first."""
     page = await visit.central.questions.stalled(wanted, cursor=cursor, limit=limit)
     others = await visit.central.store.of_pairs(list({_key(row) for row in page.rows})) if page.rows else ()
@@ -102,7 +102,7 @@ async def stuck(visit: Visit, wanted: Wanted, cursor: str | None, limit: int) ->
 
 async def stalled(visit: Visit) -> Response:
     """The page."""
-    wanted = Wanted(source=visit.asked("source") or None)
+    wanted = RowFilter(source=visit.asked("source") or None)
     cursor = visit.asked("cursor") or None
     found = await stuck(visit, wanted, cursor, PER_PAGE)
     services = await visit.central.store.services()

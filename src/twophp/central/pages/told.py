@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from twophp.central.drawing.words import CLASSES, INDETERMINATE, LABELS
-from twophp.central.ingest.told import Told, keepers, told_about
+from twophp.central.ingest.told import ServiceReply, keepers, told_about
 from twophp.central.pages.frame import Visit
 from twophp.central.ports import Service
 from twophp.core.entry import LedgerEntry
@@ -70,7 +70,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """What one service told, ready to be shown, or why it did not."""
 
-    told: Told
+    told: ServiceReply
     moments: Sequence[Moment] = ()
     at: Instant | None = None
 
@@ -104,7 +104,7 @@ def can_be_asked(rows: Sequence[LedgerEntry], services: Sequence[Service]) -> li
     return [service for service in keepers(rows, services) if service.pull_url is not None]
 
 
-def _account(told: Told) -> Account:
+def _account(told: ServiceReply) -> Account:
     found = told.evidence
     if found is None:
         return Account(told=told)

@@ -1,4 +1,4 @@
-"""The named SQL of a database's package, and the conditions that a ``Wanted`` is made of."""
+"""The named SQL of a database's package, and the conditions that a ``RowFilter`` is made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from twophp.central.ports import Wanted
+from twophp.central.ports import RowFilter
 from twophp.core.errors import Refused
 from twophp.core.intent import Phase
 from twophp.stores.sqlite.sql import named
@@ -27,7 +27,7 @@ def statements(package: str) -> dict[str, str]:
 
 
 def conditions(
-    wanted: Wanted, *, by_id: Callable[[str], tuple[Any, ...]], phases: Callable[[list[str]], Any]
+    wanted: RowFilter, *, by_id: Callable[[str], tuple[Any, ...]], phases: Callable[[list[str]], Any]
 ) -> list[tuple[str, tuple[Any, ...]]]:
     """The names of the conditions that must hold, each with what it is about.
 

@@ -1,8 +1,9 @@
 """What a command about obligations makes durable, all of it in one change.
 
-A ``Wanted`` is such a change before it is made: the keys that it names and, called inside the transaction, the decision
-with everything that follows from it: records and audit lines, the sealed payload, what is owed to others, the place in
-a budget. What it turns out to need it asks for by raising; whoever makes it sees to that and calls it again.
+An ``ObligationCommand`` is such a change before it is made: the keys that it names and, called inside the
+transaction, the decision with everything that follows from it: records and audit lines, the sealed payload, what is
+owed to others, the place in a budget. What it turns out to need it asks for by raising; its maker reads that and calls
+it again.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class NeedsPayload(Exception):
         self.obligation_id = obligation_id
 
 
-class Wanted:
+class ObligationCommand:
     """A change that is to be made, and what was found out for it. A ``Decide``; no closure, so it leaves no cycle."""
 
     __slots__ = ("_follows", "keys", "payloads", "reads", "then")
@@ -78,7 +79,7 @@ class Wanted:
         raise NotImplementedError
 
 
-class Reserving(Wanted):
+class Reserving(ObligationCommand):
     """Records a tentative effect. The first key is the new obligation's, the second whoever may be in the way."""
 
     __slots__ = ("_command", "_seals")
@@ -89,7 +90,7 @@ class Reserving(Wanted):
         self._seals = seals
 
     def __call__(self, records: Records) -> Change:
-        """See ``Wanted``."""
+        """See ``ObligationCommand``."""
         command, follows = self._command, self._follows
         holder = records.get(self.keys[0])
         if holder is None and command.key:
@@ -99,7 +100,7 @@ class Reserving(Wanted):
         return made if self.then is None else self.then(records, made)
 
 
-class Settling(Wanted):
+class Settling(ObligationCommand):
     """Commits or rolls back the obligation under the first key."""
 
     __slots__ = ("_apply", "command")
@@ -117,7 +118,7 @@ class Settling(Wanted):
         self._apply = apply
 
     def __call__(self, records: Records) -> Change:
-        """See ``Wanted``."""
+        """See ``ObligationCommand``."""
         decision = decide(records.get(self.keys[0]), self.command, records.now)
         made = self._follows.of(self, records, decision, NO_SEALS)
         if self._apply and decision.code is None:  # A refusal applies nothing, whatever else it changed (A-73).
@@ -125,7 +126,7 @@ class Settling(Wanted):
         return made if self.then is None else self.then(records, made)
 
 
-class Leaking(Wanted):
+class Leaking(ObligationCommand):
     """Rolls back those of ``visited`` that are at or over their timeout. Its answer is a list of decisions.
 
     One whose release is owed and whose payload nobody can open stays as it is, named in ``left``: rolled back, it would
@@ -142,14 +143,14 @@ class Leaking(Wanted):
         self.left: tuple[str, ...] = ()
 
     def __call__(self, records: Records) -> Change:
-        """See ``Wanted``."""
+        """See ``ObligationCommand``."""
         decisions = [decide(records.get(key), self._command, records.now) for key in self._visited]
         changed = [(one, one.obligation) for one in decisions if one.changed and one.obligation is not None]
         self.left = tuple(leaked.obligation_id for _one, leaked in changed if self._follows.lacks(self, leaked))
         return self._follows.of_all(self, records, [one for one, it in changed if it.obligation_id not in self.left])
 
 
-class SettlingAll(Wanted):
+class SettlingAll(ObligationCommand):
     """Commits or rolls back all of these, together with whatever else the same change holds.
 
     A commit that one of them refuses is raised, so that nothing of the change happens. Its answer is a list of
@@ -167,7 +168,7 @@ class SettlingAll(Wanted):
         self.decisions: Sequence[Decision] = ()
 
     def __call__(self, records: Records) -> Change:
-        """See ``Wanted``."""
+        """See ``ObligationCommand``."""
         decisions = [decide(records.get(key), self._command, records.now) for key in self._ids]
         if type(self._command) is Commit:
             for key, decision in zip(self._ids, decisions, strict=True):
@@ -186,7 +187,7 @@ class Consequences:
         # Where nothing is owed and nothing is counted, a change is the record and its line, and nothing else.
         self._is_plain = outbox is None and not rules.budgets
 
-    def of(self, wanted: Wanted, records: Records, decision: Decision, seals: Seals) -> Change:
+    def of(self, wanted: ObligationCommand, records: Records, decision: Decision, seals: Seals) -> Change:
         """Everything that one decision makes durable."""
         if not decision.changed:
             return Change(answer=decision)
@@ -198,7 +199,7 @@ class Consequences:
         return msgspec.structs.replace(self.of_all(wanted, records, [decision], seals), answer=decision)
 
     def of_all(
-        self, wanted: Wanted, records: Records, decisions: Sequence[Decision], seals: Seals = NO_SEALS
+        self, wanted: ObligationCommand, records: Records, decisions: Sequence[Decision], seals: Seals = NO_SEALS
     ) -> Change:
         """Everything that these decisions make durable: records and lines, then what is owed, then the budgets."""
         changed = [(record, decision.steps) for decision in decisions for record in decision.records]
@@ -207,7 +208,7 @@ class Consequences:
         counts, gone = self._counts(wanted, records, [record for record, _steps in changed])
         return Change(answer=decisions, puts=(*puts, *counts), drops=gone)
 
-    def lacks(self, wanted: Wanted, settled: Obligation) -> bool:
+    def lacks(self, wanted: ObligationCommand, settled: Obligation) -> bool:
         """Whether something is owed whose payload is not at hand."""
         return self._owes(settled) and settled.obligation_id not in wanted.payloads
 
@@ -217,7 +218,7 @@ class Consequences:
         )
         return self.outbox is not None and settled.flow in acts
 
-    def _owed(self, wanted: Wanted, settled: Obligation, now: Instant) -> Iterable[Put]:
+    def _owed(self, wanted: ObligationCommand, settled: Obligation, now: Instant) -> Iterable[Put]:
         if self.outbox is None or not self._owes(settled):
             return ()
         if self.lacks(wanted, settled):
@@ -225,7 +226,7 @@ class Consequences:
         return (self.outbox.put_for(letter_for(settled, wanted.payloads[settled.obligation_id]), now),)
 
     def _counts(
-        self, wanted: Wanted, records: Records, changed: Sequence[Obligation]
+        self, wanted: ObligationCommand, records: Records, changed: Sequence[Obligation]
     ) -> tuple[list[Put], tuple[Key, ...]]:
         """One more for what was reserved under a budget, one less for what was and is settled now."""
         puts: list[Put] = []

@@ -15,7 +15,7 @@ import msgspec
 from twophp.core.errors import Refused
 from twophp.core.obligation import Obligation, Resolution, State
 from twophp.delivery.calling import Caller
-from twophp.delivery.outbox import Deliver, Delivery, Letter
+from twophp.delivery.outbox import Deliver, Delivery, OutboxMessage
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +79,11 @@ class _Owed(msgspec.Struct, frozen=True):
 _OWED: Final = msgspec.msgpack.Decoder(_Owed)
 
 
-def letter_for(settled: Obligation, payload: bytes) -> Letter:
+def letter_for(settled: Obligation, payload: bytes) -> OutboxMessage:
     """What a settled obligation owes."""
     work = "effect" if settled.state is State.COMMITTED else "release"
     owed = _Owed(settled.key, settled.trace_id, settled.intent, settled.resolution, payload)
-    return Letter(
+    return OutboxMessage(
         job_id=f"{settled.obligation_id}/{work}",
         work="effect" if work == "effect" else "release",
         subject=settled.obligation_id,

@@ -44,15 +44,15 @@ from twophp.engine.obligations.changes import (
     Leaking,
     NeedsKey,
     NeedsPayload,
+    ObligationCommand,
     Reserving,
     Settling,
     SettlingAll,
-    Wanted,
 )
 from twophp.engine.obligations.effects import decode_payload, encode_payload
 from twophp.engine.obligations.retention import forget_settled
 from twophp.engine.obligations.rules import Rules
-from twophp.kernel.commands import Asked, Making, Reading
+from twophp.kernel.commands import AdHocCommand, MakeChange, ReadRecords
 from twophp.ports import MOST_ROWS, Admission, Change, MintId, ObligationStore, Statement, Vault
 from twophp.ports import Obligations as Question
 from twophp.storing.reopening import found, transacted
@@ -69,7 +69,7 @@ TRIES: Final = 8
 MAY_BE_MADE_AGAIN: Final = (NeedsKey, NeedsPayload, BudgetExhausted, CommitUnknown, StorePoisoned)
 """What is no answer: the change was not made, or nobody can tell, and making it again gets further."""
 
-Told: TypeAlias = Callable[[Decision], None]
+DecisionListener: TypeAlias = Callable[[Decision], None]
 """Hears of every decision once it is durable; must be quick and must not raise."""
 
 
@@ -92,7 +92,7 @@ class Obligations:
         mint: MintId,
         rules: Rules,
         outbox: Outbox | None = None,
-        told: Told | None = None,
+        told: DecisionListener | None = None,
     ) -> None:
         """An outbox is needed only where the rules name effects or releases.
 
@@ -144,7 +144,7 @@ class Obligations:
             message = "overdue obligations cannot be released without the keys to their payloads: %d, the first is %s"
             log.error(message, len(left), next(iter(left)))
         done = scan_completed(scanned=scanned, leaked=len(leaked), now=self._store.now(), trace_id=trace_id)
-        await self._store.transact(Making(Change(answer=None, journal=(done,)), "background"))
+        await self._store.transact(MakeChange(Change(answer=None, journal=(done,)), "background"))
         return Scanned(scanned=scanned, leaked=tuple(leaked))
 
     def forget(self) -> Coroutine[Any, Any, int]:
@@ -159,7 +159,7 @@ class Obligations:
 
     async def is_there(self, obligation_id: str) -> bool:
         """Whether it was reserved, by whoever asked for it before now: takes its turn behind what still waits."""
-        (obligation,) = await transacted(self._store, Reading((by_id(obligation_id),)))
+        (obligation,) = await transacted(self._store, ReadRecords((by_id(obligation_id),)))
         return obligation is not None
 
     async def payload(self, obligation_id: str) -> Any:
@@ -176,11 +176,11 @@ class Obligations:
         key: str | None = None,
         timeout_ms: int | None = None,
         intent: str = "",
-    ) -> Wanted:
+    ) -> ObligationCommand:
         """The change that reserves, under a fresh id."""
         return self.reserving_with(*self.command(flow, payload, trace_id, key, timeout_ms, intent))
 
-    def reserving_with(self, command: Reserve, sealed: Sealed | None) -> Wanted:
+    def reserving_with(self, command: Reserve, sealed: Sealed | None) -> ObligationCommand:
         """The same, of what ``command`` found."""
         keys: tuple[Key, ...] = (by_id(command.obligation_id),)
         if command.key:
@@ -204,7 +204,9 @@ class Obligations:
             return command, encode_payload(payload)
         return command, self._vault.seal(encode_payload(payload), context=self._context(obligation_id))
 
-    def settling(self, obligation_id: str, command: Commit | Rollback, apply: tuple[Statement, ...] = ()) -> Wanted:
+    def settling(
+        self, obligation_id: str, command: Commit | Rollback, apply: tuple[Statement, ...] = ()
+    ) -> ObligationCommand:
         """The change that commits or rolls back."""
         return Settling(self._follows, (by_id(obligation_id), *self._follows.budget_keys), command, apply)
 
@@ -242,7 +244,7 @@ class Obligations:
             for decision in decisions:
                 self._told(decision)
 
-    async def make(self, wanted: Wanted) -> Decision:
+    async def make(self, wanted: ObligationCommand) -> Decision:
         """Make a change, whatever it turns out to need, and tell what became of it."""
         decision: Decision = await self._made(wanted)
         self.tell((decision,))
@@ -253,21 +255,21 @@ class Obligations:
         """Whether a record and its line are all there is to a command: nothing to read or count, to wake or to tell."""
         return self._outbox is None and self._told is None and not self._rules.budgets
 
-    async def _made(self, wanted: Wanted, admission: Admission = "accepted") -> Any:
+    async def _made(self, wanted: ObligationCommand, admission: Admission = "accepted") -> Any:
         if self._outbox is not None:  # What cannot be opened matters only to whoever asks for it, in ``_remedy``.
             await self._read_payloads(wanted, errors=VaultError)
         try:
-            return await self._store.transact(Asked(wanted.keys, wanted, admission))
+            return await self._store.transact(AdHocCommand(wanted.keys, wanted, admission))
         except MAY_BE_MADE_AGAIN as error:
             return await self._made_again(wanted, error, admission)
 
-    async def _made_again(self, wanted: Wanted, error: Exception, admission: Admission) -> Any:
+    async def _made_again(self, wanted: ObligationCommand, error: Exception, admission: Admission) -> Any:
         unknown = False
         for _try in range(TRIES):
             unknown = unknown or isinstance(error, CommitUnknown)
             try:
                 await self._remedy(wanted, error)
-                found = await self._store.transact(Asked(wanted.keys, wanted, admission))
+                found = await self._store.transact(AdHocCommand(wanted.keys, wanted, admission))
             except MAY_BE_MADE_AGAIN as another:
                 if another is error:  # There is no remedy.
                     raise
@@ -280,7 +282,7 @@ class Obligations:
                 return _as_made_by(wanted, found) if unknown else found
         raise CommitUnknown(str(error)) if unknown else error
 
-    async def _remedy(self, wanted: Wanted, error: Exception) -> None:
+    async def _remedy(self, wanted: ObligationCommand, error: Exception) -> None:
         """What the next try needs, or the error itself."""
         match error:
             case NeedsKey():
@@ -294,7 +296,7 @@ class Obligations:
             case _:  # Nobody could tell whether it was written. With the store open again, deciding tells (A-42).
                 await self._store.reopen()
 
-    async def _read_payloads(self, wanted: Wanted, *, errors: type[Exception] | tuple[()] = ()) -> None:
+    async def _read_payloads(self, wanted: ObligationCommand, *, errors: type[Exception] | tuple[()] = ()) -> None:
         """Have at hand what may have to be released or delivered. A payload never changes, so there is no race.
 
         Those that fail with one of ``errors`` are left out.
@@ -338,7 +340,7 @@ class Obligations:
         return seal_context(self._service, obligation_id, "payload")
 
 
-def _as_made_by(wanted: Wanted, found: Any) -> Any:
+def _as_made_by(wanted: ObligationCommand, found: Any) -> Any:
     """A refusal to commit again what this very commit may have committed is no refusal: it is Committed."""
     if not isinstance(wanted, Settling) or type(wanted.command) is not Commit or found.code != ALREADY_COMMITTED:
         return found

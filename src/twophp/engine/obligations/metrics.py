@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter
 
 from twophp.core.errors import ConfigError
 from twophp.core.obligation import Decision
-from twophp.engine.obligations.flow import Told
+from twophp.engine.obligations.flow import DecisionListener
 
 
 class Instruments:
@@ -34,7 +34,7 @@ class Instruments:
 _instruments: Final[WeakKeyDictionary[CollectorRegistry, Instruments]] = WeakKeyDictionary()
 
 
-def counting(wanted: bool | CollectorRegistry, service: str) -> Told:  # noqa: FBT001 - ``metrics=True``
+def counting(wanted: bool | CollectorRegistry, service: str) -> DecisionListener:  # noqa: FBT001 - ``metrics=True``
     """What ``metrics=`` asks for: count every decision once it is durable."""
     if not isinstance(wanted, bool | CollectorRegistry):
         raise ConfigError("metrics is True, or a registry of prometheus_client", code="bad_setting")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from twophp.core.policy import DAY_MS
 from twophp.core.records import Key
-from twophp.kernel.retention import Forgetting
+from twophp.kernel.retention import ForgetObligations
 from twophp.ports import ObligationStore
 from twophp.storing.bites import Bites
 
@@ -31,7 +31,7 @@ async def forget_settled(store: ObligationStore, retention_ms: int | None) -> in
     before = store.now() - retention_ms
 
     def forget(keys: Sequence[Key]) -> Any:
-        return store.transact(Forgetting(keys, before))
+        return store.transact(ForgetObligations(keys, before))
 
     return await Bites("obligations", partial(store.settled, before), forget, _name).run()
 

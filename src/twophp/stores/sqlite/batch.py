@@ -26,7 +26,7 @@ from twophp.ports import Command, Part, Purge, Statement, Synced
 from twophp.stores.clock import StoreTime
 from twophp.stores.sqlite import hashes
 from twophp.stores.sqlite.connection import is_outside_fault, translate
-from twophp.stores.sqlite.known import Head, Known
+from twophp.stores.sqlite.record_cache import JournalHead, RecordCache
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
 from twophp.stores.sqlite.tables import (
@@ -77,7 +77,7 @@ _Line: TypeAlias = tuple[int, int, JournalEvent]
 class Batch:
     """Runs inside an open write transaction and leaves COMMIT to its caller."""
 
-    def __init__(self, connection: apsw.Connection, time: StoreTime, known: Known) -> None:
+    def __init__(self, connection: apsw.Connection, time: StoreTime, known: RecordCache) -> None:
         self._connection = connection
         self._known = known
         self._execute = connection.execute
@@ -206,8 +206,8 @@ class Batch:
             self._run_extra(operations.statements)
         self._frees, self._takes = defaultdict(list), defaultdict(list)  # Not kept over the COMMIT.
 
-    def _head(self) -> Head:
-        return Head(self._last_line, self._hash, self.now, self._next_id)
+    def _head(self) -> JournalHead:
+        return JournalHead(self._last_line, self._hash, self.now, self._next_id)
 
     def _numbered(self, lines: Iterable[tuple[Slot | None, JournalEvent]]) -> Iterable[_Line]:
         """Each line with the one before it about the same record, which points to this one from now on."""

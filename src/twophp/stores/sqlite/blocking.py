@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twophp.kernel.apply import Job
 
 
-class _Told:
+class _Ticket:
     """What became of a change, for the thread that wants to know, and for nobody's ear but ``heard``'s."""
 
     __slots__ = ("_heard", "error", "is_over", "result")
@@ -61,7 +61,7 @@ class BlockingSQLite:
         self._capacity = capacity
         self._batch_limit = batch_limit
         self._turn = threading.Lock()  # To be held by whoever touches the connection.
-        self._waiting: deque[tuple[Command, _Told]] = deque()
+        self._waiting: deque[tuple[Command, _Ticket]] = deque()
         self._is_closed = False
         self._open()
 
@@ -79,7 +79,7 @@ class BlockingSQLite:
 
     def transact(self, command: Command) -> Any:
         """See ``Store.transact``: returns after COMMIT. What was handed over before is written before."""
-        told = _Told()
+        told = _Ticket()
         self._enqueue(command, told)
         self._write_while(lambda: not told.is_over)  # Whoever had the turn before may have written ours as well.
         if told.error is not None:
@@ -88,7 +88,7 @@ class BlockingSQLite:
 
     def hand_over(self, command: Command, heard: Then) -> None:
         """The same, without waiting: it is written with the next change that somebody waits for, or by ``flush``."""
-        self._enqueue(command, _Told(heard))
+        self._enqueue(command, _Ticket(heard))
 
     def flush(self) -> None:
         """Write whatever was handed over."""
@@ -112,7 +112,7 @@ class BlockingSQLite:
         with self._turn:
             self._connection.close()
 
-    def _enqueue(self, command: Command, told: _Told) -> None:
+    def _enqueue(self, command: Command, told: _Ticket) -> None:
         self._refuse_if_closed()
         if len(self._waiting) >= self._capacity:
             raise StoreOverloaded(f"{self._capacity} changes are waiting for the disk")
@@ -123,7 +123,7 @@ class BlockingSQLite:
             raise StoreUnavailable("the store is closed", code="store_closed")
 
     def _write_while(self, wanted: Callable[[], bool]) -> None:
-        over: list[_Told] = []
+        over: list[_Ticket] = []
         try:
             with self._turn:
                 while wanted():
@@ -132,7 +132,7 @@ class BlockingSQLite:
             for told in over:
                 told.tell()
 
-    def _write_a_batch(self, over: list[_Told]) -> None:
+    def _write_a_batch(self, over: list[_Ticket]) -> None:
         """With the turn. A batch leaves the queue when it is over, so an interrupt at any point loses none of it."""
         jobs: list[Job] = [self._waiting[place] for place in range(min(len(self._waiting), self._batch_limit))]
         try:
@@ -148,6 +148,6 @@ class BlockingSQLite:
         """The thread was interrupted in the middle: nobody knows, and everybody may find out."""
         self._writer.undo(error)
         for _command, told in jobs:
-            assert isinstance(told, _Told), "only threads wait here"
+            assert isinstance(told, _Ticket), "only threads wait here"
             if not told.is_over:
                 told(None, CommitUnknown("the thread that wrote it was interrupted"))

@@ -15,8 +15,8 @@ from twophp.core.records import Instant, JournalEvent
 from twophp.kernel.journal import GENESIS, Link, link_line
 from twophp.ports import Clock
 from twophp.stores.sqlite.connection import open_connection
-from twophp.stores.sqlite.known import read_head
 from twophp.stores.sqlite.reading import snapshot
+from twophp.stores.sqlite.record_cache import read_head
 from twophp.stores.sqlite.sql import sql
 
 SCRATCH: Final = ".twophp-doctor-"

@@ -16,7 +16,7 @@ import msgspec
 
 from twophp.core.errors import ConfigError, VaultError
 from twophp.core.records import Instant
-from twophp.kernel.commands import Making
+from twophp.kernel.commands import MakeChange
 from twophp.ports import Change, Statement
 from twophp.stores.keys import StoredRing, begin_rotation, finish_rotation, retire
 from twophp.stores.ring_file import RingFile
@@ -142,7 +142,7 @@ class _Resealing:
             record, part = page[-1].record, page[-1].part
             rows = [row for found in page if (row := self._row(found)) is not None]
             if rows:
-                await self._store.transact(Making(_replacing(rows), "background"))
+                await self._store.transact(MakeChange(_replacing(rows), "background"))
             self.done += len(rows)
             self._progress(self.done, max(self._total, self.done))
 

@@ -14,7 +14,7 @@ from twophp.core.entry import LEDGER_ID, LedgerEntry, restamped_line
 from twophp.core.errors import StoreUnavailable
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
-from twophp.kernel.commands import Asked, Making, Reading
+from twophp.kernel.commands import AdHocCommand, MakeChange, ReadRecords
 from twophp.kernel.journal import Link
 from twophp.ports import (
     Admission,
@@ -140,7 +140,7 @@ class SQLiteStore:
     async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
         """See ``Store.read``. Takes no lock: a commit is seen once it is durable."""
         if not self._writer.is_sure:
-            found: Sequence[Any] = await self._writer.transact(Reading(keys))
+            found: Sequence[Any] = await self._writer.transact(ReadRecords(keys))
             return found
         return self._writer.read(self._reads, keys)
 
@@ -183,10 +183,10 @@ class SQLiteStore:
     async def synced(self, entries: Sequence[LedgerEntry], at: Instant) -> None:
         """See ``Store.synced``."""
         change = Change(answer=None, synced=(Synced(entries, at),))
-        await self._writer.transact(Making(change))
+        await self._writer.transact(MakeChange(change))
 
-    async def outlived(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
-        """See ``Store.outlived``: a range of an index on the time of arrival."""
+    async def purgeable(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
+        """See ``Store.purgeable``: a range of an index on the time of arrival."""
         return [entry_of(row) for row in self._read(sql("entries_outlived"), (before, limit))]
 
     async def entries(self, question: Question) -> Sequence[LedgerEntry]:
@@ -218,7 +218,7 @@ class SQLiteStore:
         """See ``Store.tally``."""
         return await self._ask(sql("tally_obligations"), (since,), lambda row: Tally(*row))
 
-    async def kept(self, name: str, value: str) -> str:
+    async def get_or_set_meta(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         found = self._read(sql("read_meta"), (name,))
         if not found:
@@ -230,8 +230,8 @@ class SQLiteStore:
         """See ``Store.prove``."""
         await self._execute(PROOF)
 
-    async def restamp(self, issued: str) -> None:
-        """See ``Store.restamp``: the rows a bounded number at a time, the setting with its line last."""
+    async def reassign_ledger_id(self, issued: str) -> None:
+        """See ``Store.reassign_ledger_id``: the rows a bounded number at a time, the setting with its line last."""
         (last,) = self._read(sql("last_entry"), ())[0]
         for after in range(0, last, RESTAMPED_AT_A_TIME):
             rows = [(issued, after, after + RESTAMPED_AT_A_TIME)]
@@ -243,7 +243,7 @@ class SQLiteStore:
             line = restamped_line(before[0][0] if before else "", issued, records.now)
             return Change(answer=None, journal=(line,), statements=(keep,))
 
-        await self._writer.transact(Asked((), change))
+        await self._writer.transact(AdHocCommand((), change))
 
     async def reopen(self) -> None:
         """See ``Store.reopen``. Whoever comes while another is at it finds it done. What was closed stays closed."""
@@ -274,7 +274,7 @@ class SQLiteStore:
     async def _execute(self, statement: Statement, admission: Admission = "accepted") -> None:
         """Bookkeeping that no decision depends on, in the same queue as everything else."""
         change = Change(answer=None, statements=(statement,))
-        await self._writer.transact(Making(change, admission))
+        await self._writer.transact(MakeChange(change, admission))
 
     def _read(self, statement: str, bindings: tuple[Any, ...]) -> list[Row]:
         try:

@@ -67,7 +67,7 @@ What: TypeAlias = Literal[
 ]
 
 
-class Head(msgspec.Struct, frozen=True):
+class ProvenHead(msgspec.Struct, frozen=True):
     """A place in the journal: the number of a line and its hash."""
 
     seq: int
@@ -104,7 +104,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: int
     records: int
-    head: Head
+    head: ProvenHead
     findings: tuple[Finding, ...]  # The first of them ...
     findings_count: int  # ... and how many there are.
 
@@ -122,7 +122,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(
-    path: str, *, expect: Head | None = None, progress: Progress | None = None, vault: Vault | None = None
+    path: str, *, expect: ProvenHead | None = None, progress: Progress | None = None, vault: Vault | None = None
 ) -> Report:
     """Walk the whole journal, then every record and ledger row; with a ``vault`` open every sealed part as well.
 
@@ -153,7 +153,7 @@ class _Inspection:
     """One verification under way."""
 
     def __init__(
-        self, connection: apsw.Connection, expect: Head | None, progress: Progress, vault: Vault | None
+        self, connection: apsw.Connection, expect: ProvenHead | None, progress: Progress, vault: Vault | None
     ) -> None:
         self._execute = connection.execute
         self._vault = vault
@@ -173,7 +173,7 @@ class _Inspection:
     def run(self) -> Report:
         self._progress(0, self._total)
         row: Row | None = self._execute(sql("read_head")).fetchone()
-        head = Head(*row[:2]) if row else None
+        head = ProvenHead(*row[:2]) if row else None
         expect = None if self._expect is None else Place(self._expect.seq, self._expect.digest)
         chain = ChainInspection(self._connection, Find(self._find_in_chain), self._look, expect)
         chain.run()
@@ -192,7 +192,7 @@ class _Inspection:
         return Report(
             lines=lines,
             records=records,
-            head=head or Head(0, GENESIS),
+            head=head or ProvenHead(0, GENESIS),
             findings=tuple(self._findings),
             findings_count=self._count,
         )

@@ -29,15 +29,15 @@ import apsw
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.kernel.admission import Queue
 from twophp.kernel.apply import Failure
-from twophp.kernel.commands import Reading
+from twophp.kernel.commands import ReadRecords
 from twophp.ports import Load
 from twophp.stores.clock import StoreTime, seconds_without_cpu, steady_seconds
 from twophp.stores.sqlite.batch import Batch
 from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.connection import BUSY_TIMEOUT_MS, is_fsync_failure, is_outside_fault, roll_back, translate
 from twophp.stores.sqlite.flow import Flow, Wait, resumed, run_here, tell
-from twophp.stores.sqlite.known import Known, read_head
 from twophp.stores.sqlite.lock import begin_when_free
+from twophp.stores.sqlite.record_cache import RecordCache, read_head
 from twophp.stores.sqlite.sql import sql
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Writer:
         self._log_pages = 0
         self._latest_batch = self._batches = self._changes = 0
         self._closing = False
-        self._known = Known(connection)
+        self._known = RecordCache(connection)
         self._time = StoreTime(clock, read_head(connection).at)
         connection.set_wal_hook(self._count_log_pages)
 
@@ -127,8 +127,8 @@ class Writer:
         """The records under these keys, of one moment, through a connection of its own."""
         try:
             connection.execute(sql("begin_reading"))
-            batch = Batch(connection, self._time, Known(connection))
-            (answer,) = batch.look([Reading(keys)], _nothing_to_refuse, must_be_there=False)
+            batch = Batch(connection, self._time, RecordCache(connection))
+            (answer,) = batch.look([ReadRecords(keys)], _nothing_to_refuse, must_be_there=False)
         except apsw.Error as error:
             raise translate(error) from error
         finally:

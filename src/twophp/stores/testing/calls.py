@@ -9,13 +9,13 @@ import pytest
 
 from twophp.core import call_machine as machine
 from twophp.core.call import CALL, IN_LEDGER, Call, Stage, by_client_id
-from twophp.core.call_commands import Attend, Command, GiveUp, Note, Opening, Renew, Told
+from twophp.core.call_commands import Command, GiveUp, Note, Opening, Renew, ServerReply, Tick
 from twophp.core.call_machine import DEFAULT_CARE
 from twophp.core.entry import client_entry
 from twophp.core.errors import StoreError
 from twophp.core.intent import Mode, Phase
 from twophp.core.records import Sealed
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find, Part, Put, Records, Stalled, WholeStore
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
@@ -56,9 +56,9 @@ def opening(name: str = "1", **facts: Any) -> Opening:
     return Opening(**(known | facts))
 
 
-def registered(name: str = "1", **facts: Any) -> Told:
+def registered(name: str = "1", **facts: Any) -> ServerReply:
     """The answer to its Phase 1."""
-    return Told(
+    return ServerReply(
         phase=Phase.WAITING_CONFIRM,
         by="phase_1",
         at=T0,
@@ -69,12 +69,12 @@ def registered(name: str = "1", **facts: Any) -> Told:
     )
 
 
-def ended(phase: Phase = Phase.COMMITTED) -> Told:
+def ended(phase: Phase = Phase.COMMITTED) -> ServerReply:
     """The answer to its Phase 2."""
-    return Told(phase=phase, by="phase_2", at=T0 + 1, status=200, resource_id="item-1", status_url="/jobs/1")
+    return ServerReply(phase=phase, by="phase_2", at=T0 + 1, status=200, resource_id="item-1", status_url="/jobs/1")
 
 
-def call_put(decision: machine.Decision, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Put:
+def call_put(decision: machine.CallDecision, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Put:
     """What a decision makes durable."""
     call = decision.call
     assert call is not None
@@ -83,7 +83,9 @@ def call_put(decision: machine.Decision, seals: Mapping[Part, Sealed | None] = N
     return Put(record=call, entry=entry, journal=decision.steps, seals=seals)
 
 
-async def take(store: WholeStore, command: Command, name: str = "1", payload: bytes | None = None) -> machine.Decision:
+async def take(
+    store: WholeStore, command: Command, name: str = "1", payload: bytes | None = None
+) -> machine.CallDecision:
     """Take ``command`` to a call."""
     key = by_client_id(f"client-{name}")
 
@@ -96,7 +98,7 @@ async def take(store: WholeStore, command: Command, name: str = "1", payload: by
         seals: Mapping[Part, Sealed | None] = NO_SEALS if payload is None else {"payload": sealed(payload)}
         return Change(answer=decision, puts=(call_put(decision, seals),))
 
-    decision: machine.Decision = await store.transact(Asked((key,), change))
+    decision: machine.CallDecision = await store.transact(AdHocCommand((key,), change))
     return decision
 
 
@@ -129,7 +131,7 @@ class CallContract(TestStage):
         await take(store, Renew(fence=1))
         assert await store.entries(Find("client-1")) == []
         assert await store.unseal(KEY, "payload") == b"request"
-        told = Told(phase=Phase.PROCESSING, by="callback", at=T0, server_correlation_id="server-1", ttl_ms=1)
+        told = ServerReply(phase=Phase.PROCESSING, by="callback", at=T0, server_correlation_id="server-1", ttl_ms=1)
         decision = await take(store, told)
         (row,) = await store.entries(Find("client-1"))
         assert decision.call is not None
@@ -169,7 +171,7 @@ class CallContract(TestStage):
         assert await store.due(CALL, deadline, EVERYTHING) == []
         clock.now = deadline
         assert await store.due(CALL, deadline + 1, EVERYTHING) == [KEY]
-        decision = await take(store, Attend(owner="other"))
+        decision = await take(store, Tick(owner="other"))
         assert await read(store, KEY) == decision.call
         (row,) = await store.entries(Find("client-1"))
         assert (row.phase, row.outcome, row.settled_at) == (Phase.TTL_EXPIRED, Phase.TTL_EXPIRED, deadline)
@@ -190,7 +192,7 @@ class CallContract(TestStage):
         await take(store, registered())
         await take(store, ended())
         clock.now += DEFAULT_CARE.kept_ms
-        await take(store, Attend(owner="other"))
+        await take(store, Tick(owner="other"))
         assert await read(store, KEY) is None
         (row,) = await store.entries(Find("client-1"))
         assert row.phase is Phase.COMMITTED
@@ -202,7 +204,7 @@ class CallContract(TestStage):
         async with open_store(clock) as one, open_store(clock) as other:
             await take(one, registered())
             clock.now += DEFAULT_CARE.lease_ms
-            first, second = await take(one, Attend(owner="one")), await take(other, Attend(owner="other"))
+            first, second = await take(one, Tick(owner="one")), await take(other, Tick(owner="other"))
             assert (first.changed, second.changed) == (True, False)
 
     @needs(DURABLE)

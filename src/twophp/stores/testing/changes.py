@@ -14,7 +14,7 @@ from twophp.core.intent import Phase, by_logical_key, by_pair
 from twophp.core.obligation import by_flow_and_key, by_id
 from twophp.core.phase import decide
 from twophp.core.records import JournalEvent
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find, Put, Records, Statement
 from twophp.stores.testing.capability import SQL_STATEMENTS, shows, unless
 from twophp.stores.testing.scene import (
@@ -88,7 +88,7 @@ class ChangeContract(Stage):
     async def test_the_answer_comes_back_as_it_was_given(self, store: AuditableStore) -> None:
         """A store does not look into answers."""
         answer = object()
-        assert await store.transact(Asked((), lambda _records: Change(answer=answer))) is answer
+        assert await store.transact(AdHocCommand((), lambda _records: Change(answer=answer))) is answer
 
     async def test_a_decide_that_raises_changes_nothing(self, store: AuditableStore) -> None:
         """What it raises comes back to its caller, as it is."""
@@ -97,7 +97,7 @@ class ChangeContract(Stage):
             raise LookupError("mine")
 
         with pytest.raises(LookupError, match="mine"):
-            await store.transact(Asked((), explode))
+            await store.transact(AdHocCommand((), explode))
         assert await verified_journal(store) == []
 
     async def test_a_key_that_was_not_named_cannot_be_looked_at(self, store: AuditableStore) -> None:
@@ -105,7 +105,7 @@ class ChangeContract(Stage):
         await register(store)
         with pytest.raises(KeyError):
             await store.transact(
-                Asked(
+                AdHocCommand(
                     (by_pair("other", "other"),),
                     lambda records: Change(answer=records.get(by_pair("client-1", "server-1"))),
                 ),
@@ -189,7 +189,7 @@ class ChangeContract(Stage):
         rows, lines = await store.entries(Find("server-1")), await verified_journal(store)
         forgotten = JournalEvent("intent", "server-1", "forgotten", "ABANDONED", "ABSENT", T0, T0)
         change = Change(answer=None, drops=(pair_of(intent),), journal=(forgotten,))
-        await store.transact(Asked((pair_of(intent),), lambda _records: change))
+        await store.transact(AdHocCommand((pair_of(intent),), lambda _records: change))
         for key in keys_of(intent):
             assert await read(store, key) is None
         assert await store.unseal(pair_of(intent), "payload") is None
@@ -203,7 +203,7 @@ class ChangeContract(Stage):
         """Even if no one ever saw the record itself."""
         put = new_intent()
         change = Change(answer=None, puts=(put,), drops=(by_pair("client-1", "server-1"),))
-        await store.transact(Asked((), lambda _records: change))
+        await store.transact(AdHocCommand((), lambda _records: change))
         assert await read(store, by_pair("client-1", "server-1")) is None
         assert await store.entries(Find("server-1")) == [put.entry]
         assert [line.event for line in await verified_journal(store)] == list(put.journal)
@@ -213,7 +213,7 @@ class ChangeContract(Stage):
         key, put = by_id("nobody"), new_intent()
         change = Change(answer=None, puts=(put,), drops=(key,))
         with pytest.raises(StoreError) as refusal:
-            await store.transact(Asked((key,), lambda _records: change))
+            await store.transact(AdHocCommand((key,), lambda _records: change))
         assert refusal.value.code == BAD_CHANGE
         await nothing_is_left_of(store, put)
 
@@ -249,7 +249,7 @@ class ChangeContract(Stage):
         put = new_intent()
         change = Change(answer=None, puts=(put,), statements=(Statement(sql="anything", rows=[()]),))
         with pytest.raises(StoreError):
-            await store.transact(Asked((), lambda _records: change))
+            await store.transact(AdHocCommand((), lambda _records: change))
         await nothing_is_left_of(store, put)
 
     async def test_whoever_comes_later_sees_what_came_before(self, store: AuditableStore) -> None:
@@ -259,10 +259,12 @@ class ChangeContract(Stage):
         pair = pair_of(first)
         registered, confirmed, lost = await asyncio.gather(
             store.transact(
-                Asked((by_logical_key("alice", "client-1"),), taking(by_logical_key("alice", "client-1"), command))
+                AdHocCommand(
+                    (by_logical_key("alice", "client-1"),), taking(by_logical_key("alice", "client-1"), command)
+                )
             ),
-            store.transact(Asked((pair,), taking(pair, confirmation(first)))),
-            store.transact(Asked((pair,), taking(pair, confirmation(first)))),
+            store.transact(AdHocCommand((pair,), taking(pair, confirmation(first)))),
+            store.transact(AdHocCommand((pair,), taking(pair, confirmation(first)))),
         )
         assert (registered.changed, confirmed.changed, lost.changed) == (True, True, False)
         assert (await read(store, pair)).phase is Phase.PROCESSING
@@ -287,11 +289,11 @@ class ChangeContract(Stage):
 
 
 async def _raises(store: AuditableStore) -> None:
-    await store.transact(Asked((), lambda _records: 1 / 0))  # type: ignore[arg-type, return-value]
+    await store.transact(AdHocCommand((), lambda _records: 1 / 0))  # type: ignore[arg-type, return-value]
 
 
 async def _decides_nothing(store: AuditableStore) -> None:
-    await store.transact(Asked((), lambda _records: None))  # type: ignore[arg-type, return-value]
+    await store.transact(AdHocCommand((), lambda _records: None))  # type: ignore[arg-type, return-value]
 
 
 async def _takes_a_held_key(store: AuditableStore) -> None:
@@ -304,7 +306,9 @@ async def _skips_a_version(store: AuditableStore) -> None:
 
 
 async def _drops_what_is_not_there(store: AuditableStore) -> None:
-    await store.transact(Asked((by_id("nobody"),), lambda _records: Change(answer=None, drops=(by_id("nobody"),))))
+    await store.transact(
+        AdHocCommand((by_id("nobody"),), lambda _records: Change(answer=None, drops=(by_id("nobody"),)))
+    )
 
 
 async def _breaks_a_rule_of_the_ledger(store: AuditableStore) -> None:

@@ -11,7 +11,7 @@ from twophp.core.intent import INTENT, Phase, by_logical_key
 from twophp.core.intent_commands import Renew
 from twophp.core.obligation import by_flow_and_key, by_id
 from twophp.core.records import JournalEvent
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand, MakeChange
 from twophp.ports import Admission, Change, Find
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
@@ -73,7 +73,7 @@ class CrowdContract(Stage):
 
         async def say(number: int) -> None:
             event = JournalEvent("test", str(number), "said", "", "", T0, T0)
-            await store.transact(Asked((), lambda _records: Change(answer=None, journal=(event,))))
+            await store.transact(AdHocCommand((), lambda _records: Change(answer=None, journal=(event,))))
 
         await asyncio.gather(*(say(number) for number in range(CROWD)))
         assert [line.event.subject for line in await verified_journal(store)] == [str(n) for n in range(CROWD)]
@@ -83,8 +83,7 @@ class CrowdContract(Stage):
         """Which of them goes first is a matter of the queue, where there is one."""
         admissions: tuple[Admission, ...] = ("background", "new", "accepted")
         for admission in admissions:
-            change = Change(answer=admission)
-            assert await store.transact(Asked((), lambda _records, change=change: change, admission)) == admission  # type: ignore[misc]
+            assert await store.transact(MakeChange(Change(answer=admission), admission)) == admission
 
     async def test_a_key_goes_from_hand_to_hand(self, store: AuditableStore) -> None:
         """Many want the same key; one has it, and it is the one everybody meets."""
@@ -100,7 +99,7 @@ class CrowdContract(Stage):
         for call in calls[::2]:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        await store.transact(Asked((), lambda _records: Change(answer=None)))
+        await store.transact(AdHocCommand((), lambda _records: Change(answer=None)))
         made = [row.client_correlation_id for row in await store.changes(EVERYTHING)]
         assert made == [f"client-{number}" for number in range(8)]
         assert [call.result().version for call in calls[1::2]] == [1] * 4
@@ -112,7 +111,7 @@ class CrowdContract(Stage):
         async with open_store(clock) as store:
             intent = await register(store, seals={"payload": sealed(b"payload")})
             await reserve(store, "obligation", "key")
-            await store.kept("setting", "value")
+            await store.get_or_set_meta("setting", "value")
             lines, rows = await verified_journal(store), await store.changes(10)
         async with open_store(clock) as store:
             assert await read(store, pair_of(intent)) == intent
@@ -120,7 +119,7 @@ class CrowdContract(Stage):
             assert await store.unseal(pair_of(intent), "payload") == b"payload"
             assert await store.changes(10) == rows
             assert await store.due(INTENT, T0 + YEAR_MS, 10) == [pair_of(intent)]
-            assert await store.kept("setting", "other") == "value"
+            assert await store.get_or_set_meta("setting", "other") == "value"
             assert await verified_journal(store) == lines
 
     @needs(DURABLE)

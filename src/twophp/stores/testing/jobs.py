@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from twophp.core import job as jobs
 from twophp.core.errors import StoreError
 from twophp.core.intent import INTENT
-from twophp.core.job import DEFAULT_TRIES, JOB, Attend, Command, Delivered, Enqueue, Failed, State, by_job_id
+from twophp.core.job import DEFAULT_TRIES, JOB, Command, Delivered, Enqueue, Failed, State, Tick, by_job_id
 from twophp.core.phase import decide
 from twophp.core.records import Sealed
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Part, Put, Records, WholeStore
 from twophp.stores.testing.capability import DURABLE, SHARED, needs, shows
 from twophp.stores.testing.scene import (
@@ -45,14 +45,14 @@ def new_job(job_id: str = ID) -> Put:
     return job_put(jobs.decide(None, command, T0), payload=b"payload")
 
 
-def job_put(decision: jobs.Decision, payload: bytes | None = None) -> Put:
+def job_put(decision: jobs.JobDecision, payload: bytes | None = None) -> Put:
     """What a decision makes durable."""
     assert decision.job is not None
     seals: Mapping[Part, Sealed | None] = NO_SEALS if payload is None else {"payload": sealed(payload)}
     return Put(record=decision.job, journal=decision.steps, seals=seals)
 
 
-async def take(store: WholeStore, command: Command, job_id: str = ID) -> jobs.Decision:
+async def take(store: WholeStore, command: Command, job_id: str = ID) -> jobs.JobDecision:
     """Take ``command`` to a job."""
     key = by_job_id(job_id)
 
@@ -64,7 +64,7 @@ async def take(store: WholeStore, command: Command, job_id: str = ID) -> jobs.De
             return Change(answer=decision, drops=(key,), journal=decision.steps)
         return Change(answer=decision, puts=(job_put(decision),))
 
-    decision: jobs.Decision = await store.transact(Asked((key,), change))
+    decision: jobs.JobDecision = await store.transact(AdHocCommand((key,), change))
     return decision
 
 
@@ -103,7 +103,7 @@ class JobContract(Stage):
         assert await store.due(JOB, T0 + 2, EVERYTHING) == [by_job_id("b"), by_job_id("a")]
         assert await store.due(INTENT, T0 + HOUR_MS, EVERYTHING) == [pair_of(intent)]
         clock.now = T0 + 1
-        started = await take(store, Attend(), "b")
+        started = await take(store, Tick(), "b")
         assert started.begins_attempt
         assert await store.due(JOB, T0 + 2, EVERYTHING) == [by_job_id("a")]
         lease_end = T0 + 1 + DEFAULT_TRIES.lease_ms
@@ -116,7 +116,7 @@ class JobContract(Stage):
         """Every field of every version comes back as it was written."""
         await write(store, new_job())
         for attempt in (1, 2):
-            started = await take(store, Attend())
+            started = await take(store, Tick())
             assert started.begins_attempt
             assert await read(store, by_job_id(ID)) == started.job
             failed = await take(store, Failed(attempt=attempt, error="unreachable"))
@@ -129,10 +129,10 @@ class JobContract(Stage):
     async def test_a_delivered_job_is_forgotten_in_time(self, store: AuditableStore, clock: HandClock) -> None:
         """Its history says that it was."""
         await write(store, new_job())
-        await take(store, Attend())
+        await take(store, Tick())
         await take(store, Delivered(attempt=1))
         clock.now += DEFAULT_TRIES.delivered_kept_ms
-        await take(store, Attend())
+        await take(store, Tick())
         assert await read(store, by_job_id(ID)) is None
         assert await store.unseal(by_job_id(ID), "payload") is None
         assert await store.due(JOB, clock.now + HOUR_MS, EVERYTHING) == []
@@ -143,8 +143,8 @@ class JobContract(Stage):
         """Also when each has a handle of its own."""
         async with open_store(clock) as one, open_store(clock) as other:
             await write(one, new_job())
-            assert (await take(one, Attend())).begins_attempt
-            assert not (await take(other, Attend())).changed
+            assert (await take(one, Tick())).begins_attempt
+            assert not (await take(other, Tick())).changed
 
     @needs(DURABLE)
     @shows("A-38", "A-39")

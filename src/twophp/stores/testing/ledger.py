@@ -11,7 +11,7 @@ from twophp.core.entry import FIELDS, LEDGER_ID, LedgerEntry, purged_line, serve
 from twophp.core.errors import StoreError
 from twophp.core.intent import Phase, by_pair
 from twophp.core.obligation import Commit, by_id, decide
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find, Purge, Records, Synced, Tail
 from twophp.stores.testing.capability import shows
 from twophp.stores.testing.scene import (
@@ -51,13 +51,13 @@ EVERYTHING_SINCE: Final = T0 + 10**12
 
 async def _forget(store: AuditableStore, name: str) -> None:
     key = by_pair(f"client-{name}", f"server-{name}")
-    await store.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
+    await store.transact(AdHocCommand((key,), lambda _records: Change(answer=None, drops=(key,))))
 
 
 async def purge(store: AuditableStore, *rows: LedgerEntry) -> None:
     """Ask for these to be forgotten."""
     purges = tuple(Purge(row, purged_line(row, store.now())) for row in rows)
-    await store.transact(Asked((), lambda _records: Change(answer=None, purges=purges)))
+    await store.transact(AdHocCommand((), lambda _records: Change(answer=None, purges=purges)))
 
 
 class LedgerContract(Stage):
@@ -192,9 +192,9 @@ class LedgerContract(Stage):
             return replace(change, synced=arrived, puts=(replace(change.puts[0], record=record),))
 
         with pytest.raises(StoreError):
-            await store.transact(Asked((key,), lambda records: commit(records, version=7)))
+            await store.transact(AdHocCommand((key,), lambda records: commit(records, version=7)))
         assert len(await store.changes(10)) == 1
-        await store.transact(Asked((key,), lambda records: commit(records, version=2)))
+        await store.transact(AdHocCommand((key,), lambda records: commit(records, version=2)))
         assert await store.changes(10) == []
         assert (await read(store, key)).state == "Committed"
 
@@ -207,8 +207,8 @@ class LedgerContract(Stage):
         await store.synced([first, third], T0 + 5)
         for name in ("1", "2"):
             await _forget(store, name)
-        assert await store.outlived(T0 + 5, 10) == []
-        outlived = await store.outlived(T0 + 6, 10)
+        assert await store.purgeable(T0 + 5, 10) == []
+        outlived = await store.purgeable(T0 + 6, 10)
         assert [row.client_correlation_id for row in outlived] == ["client-1"]
         before = len(await verified_journal(store))
         await purge(store, *await store.entries(Tail()))
@@ -217,7 +217,7 @@ class LedgerContract(Stage):
         assert [(line.event.kind, line.event.subject, line.event.event) for line in lines] == [
             ("entry", "server-1", "purged")
         ]
-        assert await store.outlived(EVERYTHING_SINCE, 10) == []
+        assert await store.purgeable(EVERYTHING_SINCE, 10) == []
         assert [row.client_correlation_id for row in await store.changes(10)] == ["client-2"]
 
     @shows("A-59", "A-57")
@@ -230,7 +230,7 @@ class LedgerContract(Stage):
         await store.synced([first], T0 + 6)
         for name in ("1", "2"):
             await _forget(store, name)
-        (outlived,) = await store.outlived(EVERYTHING_SINCE, 1)
+        (outlived,) = await store.purgeable(EVERYTHING_SINCE, 1)
         assert outlived.client_correlation_id == "client-2"
         await store.synced([outlived], T0 + 7)
         await purge(store, outlived)
@@ -239,15 +239,15 @@ class LedgerContract(Stage):
     @shows("A-59")
     async def test_another_guid_is_the_ledgers_own_in_every_row_and_for_good(self, store: AuditableStore) -> None:
         """What the rows say else stays, and whether they were sent."""
-        assert await store.kept(LEDGER_ID, "claimed") == "claimed"
+        assert await store.get_or_set_meta(LEDGER_ID, "claimed") == "claimed"
         for name in ("1", "2"):
             await register(store, name)
         first, second = await store.changes(10)
         await store.synced([first], T0 + 5)
-        await store.restamp("issued")
+        await store.reassign_ledger_id("issued")
         assert await store.changes(10) == [replace(second, service_ledger_id="issued")]
         assert {row.service_ledger_id for row in await store.entries(Tail())} == {"issued"}
-        assert await store.kept(LEDGER_ID, "another") == "issued"
+        assert await store.get_or_set_meta(LEDGER_ID, "another") == "issued"
         line = (await verified_journal(store))[-1].event
         assert (line.event, line.before, line.after) == ("restamped", "claimed", "issued")
 
@@ -279,7 +279,7 @@ class LedgerContract(Stage):
 
     async def test_the_first_value_of_a_setting_is_kept(self, store: AuditableStore) -> None:
         """Whoever comes later gets what is there."""
-        assert await store.kept("service_ledger_id", "first") == "first"
-        assert await store.kept("service_ledger_id", "second") == "first"
-        assert await store.kept("another", "") == ""
+        assert await store.get_or_set_meta("service_ledger_id", "first") == "first"
+        assert await store.get_or_set_meta("service_ledger_id", "second") == "first"
+        assert await store.get_or_set_meta("another", "") == ""
         assert await read(store, pair_of(await register(store))) is not None

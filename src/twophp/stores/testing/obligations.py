@@ -12,7 +12,7 @@ from twophp.core.errors import StoreError
 from twophp.core.fence import Fence, by_resource
 from twophp.core.obligation import State, by_id
 from twophp.core.records import Key
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Obligations, Put, Records, Tally, WholeStore
 from twophp.stores.testing.capability import DURABLE, needs
 from twophp.stores.testing.scene import (
@@ -38,7 +38,7 @@ async def roll_back(store: WholeStore, name: str) -> None:
     """Roll it back."""
     key, command = by_id(name), rules.Rollback(trace_id="t")
     await store.transact(
-        Asked((key,), lambda records: obligation_change(rules.decide(records.get(key), command, records.now)))
+        AdHocCommand((key,), lambda records: obligation_change(rules.decide(records.get(key), command, records.now)))
     )
 
 
@@ -51,7 +51,7 @@ async def raise_token(store: WholeStore) -> int:
         token, version = (0, 0) if found is None else (found.token, found.version)
         return Change(answer=token + 1, puts=(Put(record=Fence("printer", token + 1, "o", version + 1)),))
 
-    number: int = await store.transact(Asked((key,), change))
+    number: int = await store.transact(AdHocCommand((key,), change))
     return number
 
 
@@ -112,7 +112,7 @@ class ObligationContract(Stage):
         assert await store.settled(T0 + 11, 2) == [by_id("o0"), by_id("o2")]
         assert await store.settled(T0 + 11, 3) == [by_id("o0"), by_id("o2"), by_id("o3")]
         gone = (by_id("o0"), by_id("o2"))
-        await store.transact(Asked(gone, lambda _records: Change(answer=None, drops=gone)))
+        await store.transact(AdHocCommand(gone, lambda _records: Change(answer=None, drops=gone)))
         assert await store.settled(T0 + 11, 10) == [by_id("o3")]
         assert await listed(store) == ["o3", "o1"]
         told = {line.event.subject for line in await store.journal(0, 20) if line.event.event == "OBL-002"}
@@ -136,7 +136,7 @@ class ObligationContract(Stage):
             await write(store, Put(record=Spent("publish", 1, 1)), keys=(key,))
             await write(store, Put(record=Spent("publish", 2, 2)), keys=(key,))
             assert await read(store, key) == Spent("publish", 2, 2)
-            await store.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
+            await store.transact(AdHocCommand((key,), lambda _records: Change(answer=None, drops=(key,))))
             assert await read(store, key) is None
 
     async def test_tokens_rise_one_by_one_whoever_comes_together(self, store: AuditableStore) -> None:
@@ -158,6 +158,6 @@ class ObligationContract(Stage):
         key: Key = by_resource("printer")
         await raise_token(store)
         with pytest.raises(StoreError) as error:
-            await store.transact(Asked((key,), lambda _records: Change(answer=None, drops=(key,))))
+            await store.transact(AdHocCommand((key,), lambda _records: Change(answer=None, drops=(key,))))
         assert error.value.code == "constraint"
         assert (await read(store, key)).token == 1

@@ -9,7 +9,7 @@ import pytest
 from twophp.core.errors import StoreError
 from twophp.core.phase import decide
 from twophp.core.quota import Usage, by_principal
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put, Records, WholeStore
 from twophp.stores.testing.capability import DURABLE, needs
 from twophp.stores.testing.scene import (
@@ -40,7 +40,7 @@ async def add(store: WholeStore, intents: int, size: int) -> int:
             return Change(answer=0, drops=(KEY,))
         return Change(answer=now.open_intents, puts=(Put(record=now),))
 
-    found: int = await store.transact(Asked((KEY,), change))
+    found: int = await store.transact(AdHocCommand((KEY,), change))
     return found
 
 

@@ -12,12 +12,12 @@ import pytest
 from twophp.core import obligation as obligations
 from twophp.core.entry import LedgerEntry, Writer, server_entry
 from twophp.core.intent import Intent, Mode, Phase, by_logical_key, by_pair
-from twophp.core.intent_commands import Attend, Command, Confirm, Register, Settle
+from twophp.core.intent_commands import Command, Confirm, Register, Settle, Tick
 from twophp.core.obligation import Obligation, by_flow_and_key, by_id
-from twophp.core.phase import Decision, decide
+from twophp.core.phase import IntentDecision, decide
 from twophp.core.policy import Policy
 from twophp.core.records import Instant, Key, Record, Sealed
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.kernel.journal import GENESIS, Link, decode_lines, is_intact
 from twophp.ports import Change, Clock, Decide, JournalLine, Part, Put, Records, WholeStore
 from twophp.stores.testing.capability import Capability
@@ -40,7 +40,7 @@ class AuditableStore(WholeStore, Protocol):
         """The links of the journal after this line, oldest first."""
         ...
 
-    async def kept(self, name: str, value: str) -> str:
+    async def get_or_set_meta(self, name: str, value: str) -> str:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         ...
 
@@ -133,7 +133,7 @@ def pair_of(intent: Intent) -> Key:
     return by_pair(intent.client_correlation_id, intent.server_correlation_id)
 
 
-def intent_put(decision: Decision, **facts: Any) -> Put:
+def intent_put(decision: IntentDecision, **facts: Any) -> Put:
     """What a decision makes durable, with the server's ledger row; ``facts`` replace parts of it."""
     intent = decision.intent
     assert intent is not None
@@ -159,9 +159,9 @@ def taking(key: Key, command: Command, seals: Mapping[Part, Sealed | None] = NO_
 
 async def act(
     store: WholeStore, key: Key, command: Command, seals: Mapping[Part, Sealed | None] = NO_SEALS
-) -> Decision:
+) -> IntentDecision:
     """Take ``command`` to the intent under ``key``."""
-    decision: Decision = await store.transact(Asked((key,), taking(key, command, seals)))
+    decision: IntentDecision = await store.transact(AdHocCommand((key,), taking(key, command, seals)))
     return decision
 
 
@@ -185,12 +185,12 @@ async def settle(store: WholeStore, intent: Intent, seals: Mapping[Part, Sealed 
     return found(await act(store, pair_of(intent), command, seals))
 
 
-async def attend(store: WholeStore, intent: Intent, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> Decision:
+async def attend(store: WholeStore, intent: Intent, seals: Mapping[Part, Sealed | None] = NO_SEALS) -> IntentDecision:
     """Do what time has made due for it."""
-    return await act(store, pair_of(intent), Attend(owner="sweeper"), seals)
+    return await act(store, pair_of(intent), Tick(owner="sweeper"), seals)
 
 
-def found(decision: Decision) -> Intent:
+def found(decision: IntentDecision) -> Intent:
     """The intent that a decision was about."""
     assert decision.intent is not None
     return decision.intent
@@ -208,7 +208,7 @@ async def reserve(store: WholeStore, name: str, key: str = "", **facts: Any) -> 
         holder = records.get(keys[0]) or records.get(keys[1])
         return obligation_change(obligations.decide(holder, command, records.now))
 
-    decision: obligations.Decision = await store.transact(Asked(keys, take))
+    decision: obligations.Decision = await store.transact(AdHocCommand(keys, take))
     return decision
 
 
@@ -220,7 +220,7 @@ async def finish(store: WholeStore, name: str) -> obligations.Decision:
             obligations.decide(records.get(by_id(name)), obligations.Commit(trace_id="t"), records.now)
         )
 
-    decision: obligations.Decision = await store.transact(Asked((by_id(name),), take))
+    decision: obligations.Decision = await store.transact(AdHocCommand((by_id(name),), take))
     return decision
 
 
@@ -287,7 +287,7 @@ async def read(store: WholeStore, key: Key) -> Any:
 
 async def write(store: WholeStore, *puts: Put, keys: Sequence[Key] = ()) -> None:
     """Put what nobody decided."""
-    await store.transact(Asked(keys, lambda _records: Change(answer=None, puts=puts)))
+    await store.transact(AdHocCommand(keys, lambda _records: Change(answer=None, puts=puts)))
 
 
 async def verified_journal(store: AuditableStore) -> list[JournalLine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twophp.core.intent import INTENT, Mode, Phase
 from twophp.core.obligation import OBLIGATION, by_id
-from twophp.kernel.commands import Asked
+from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find
 from twophp.stores.testing.capability import DURABLE, needs, shows
 from twophp.stores.testing.scene import (
@@ -32,7 +32,7 @@ MINUTE_MS = 60_000
 
 async def now_of(store: AuditableStore) -> int:
     """The time that a decision is given."""
-    now: int = await store.transact(Asked((), lambda records: Change(answer=records.now)))
+    now: int = await store.transact(AdHocCommand((), lambda records: Change(answer=records.now)))
     return now
 
 

@@ -18,11 +18,11 @@ from twophp.central.ports import (
     Alarm,
     Page,
     Row,
+    RowFilter,
     Service,
     Sla,
     Token,
     TreeHead,
-    Wanted,
 )
 from twophp.central.proof import merkle
 from twophp.central.proof.subtrees import checked_consistency, checked_inclusion
@@ -91,7 +91,7 @@ class PostgresCentral:
 
     # Questions about rows. --------------------------------------------------------------------------------------------
 
-    async def entries(self, wanted: Wanted, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def entries(self, wanted: RowFilter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """See ``CentralStore.entries``."""
         place, most = place_of(cursor), min(limit, MOST_PER_PAGE)
         where, values = _conditions(wanted, place)
@@ -115,7 +115,7 @@ class PostgresCentral:
         """See ``CentralStore.after``."""
         return await self._all(SQL["after"], (within(sequence), limit), row_of)
 
-    async def export(self, wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
+    async def export(self, wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
         """See ``CentralStore.export``."""
         where, values = _conditions(wanted, None)
         statement = numbered(SQL["exported"].format(conditions=where))
@@ -302,7 +302,7 @@ def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _conditions(wanted: Wanted, place: int | None) -> tuple[str, tuple[Any, ...]]:
+def _conditions(wanted: RowFilter, place: int | None) -> tuple[str, tuple[Any, ...]]:
     found = conditions(wanted, by_id=lambda id_: (id_, id_), phases=list)
     if place is not None:
         found.append(("before", (place,)))

@@ -22,11 +22,11 @@ from twophp.central.ports import (
     Alarm,
     Page,
     Row,
+    RowFilter,
     Service,
     Sla,
     Token,
     TreeHead,
-    Wanted,
 )
 from twophp.central.proof import merkle
 from twophp.central.proof.subtrees import checked_consistency, checked_inclusion
@@ -73,7 +73,7 @@ class SqliteCentral:
 
     # Questions about rows. --------------------------------------------------------------------------------------------
 
-    async def entries(self, wanted: Wanted, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def entries(self, wanted: RowFilter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """See ``CentralStore.entries``."""
         place, most = place_of(cursor), min(limit, MOST_PER_PAGE)
         where, values = _conditions(wanted, place)
@@ -102,7 +102,7 @@ class SqliteCentral:
         """See ``CentralStore.after``."""
         return await self._rows(SQL["after"], (within(sequence), limit))
 
-    async def export(self, wanted: Wanted) -> AsyncGenerator[Sequence[Row]]:
+    async def export(self, wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
         """See ``CentralStore.export``."""
         where, values = _conditions(wanted, None)
         statement = SQL["exported"].format(conditions=where)
@@ -321,7 +321,7 @@ def _tiles(connection: apsw.Connection, keys: Iterable[merkle.TileKey]) -> dict[
     return {(level, number): hashes for level, number, hashes in found}
 
 
-def _conditions(wanted: Wanted, place: int | None) -> tuple[str, Values]:
+def _conditions(wanted: RowFilter, place: int | None) -> tuple[str, Values]:
     found = conditions(wanted, by_id=lambda id_: (spot_of(id_), spot_of(id_), id_), phases=_json)
     if place is not None:
         found.append(("before", (place,)))

@@ -12,7 +12,7 @@ import threading
 from weakref import WeakValueDictionary
 
 
-class Crowd:
+class ConcurrentAttempts:
     """The attempts of one key, and whether the first of them saw it free."""
 
     __slots__ = ("__weakref__", "has_won", "members", "was_free")
@@ -29,16 +29,16 @@ class Crowds:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # An attempt that was cancelled before it began never leaves: its crowd goes with whoever still holds it.
-        self._by_key: WeakValueDictionary[str, Crowd] = WeakValueDictionary()
+        self._by_key: WeakValueDictionary[str, ConcurrentAttempts] = WeakValueDictionary()
 
-    def join(self, key: str) -> Crowd:
+    def join(self, key: str) -> ConcurrentAttempts:
         """The crowd of ``key``, with one more member."""
         with self._lock:
-            crowd = self._by_key.setdefault(key, Crowd())
+            crowd = self._by_key.setdefault(key, ConcurrentAttempts())
             crowd.members += 1
             return crowd
 
-    def leave(self, key: str, crowd: Crowd, *, over: bool) -> None:
+    def leave(self, key: str, crowd: ConcurrentAttempts, *, over: bool) -> None:
         """One member is done. ``over``: so is the race, and whoever comes from now on comes too late for it."""
         with self._lock:
             crowd.members -= 1

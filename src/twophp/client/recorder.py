@@ -6,11 +6,11 @@ import logging
 from collections.abc import Generator
 from typing import Any, Final
 
-from twophp.client.exchange import Around, Asked, CallInfo, Effect, Outcome, Record, RecordBehind, Reply
+from twophp.client.exchange import CallInfo, CallRequest, Effect, Outcome, Record, RecordBehind, Reply, TransportContext
 from twophp.client.settings import Settings
 from twophp.core.call import ASKABLE, OPEN, Call, Stage, meant_by
-from twophp.core.call_commands import Command, NotThere, Opening, Release, Told
-from twophp.core.call_machine import Decision
+from twophp.core.call_commands import Command, NotThere, Opening, Release, ServerReply
+from twophp.core.call_machine import CallDecision
 from twophp.core.errors import OUTCOME_INDETERMINATE, Advice, PhaseError, StoreError, WireError
 from twophp.core.identity import digest
 from twophp.core.intent import SETTLED, Mode, Phase
@@ -55,10 +55,10 @@ UNRESOLVED: Final[dict[str, tuple[Advice, str]]] = {
 }
 
 
-class Notebook:
+class CallRecorder:
     """One call under one client correlation id: what is known of it, and how that becomes durable."""
 
-    def __init__(self, asked: Asked, around: Around) -> None:
+    def __init__(self, asked: CallRequest, around: TransportContext) -> None:
         settings = around.settings
         self._asked = asked
         self._settings = settings
@@ -103,7 +103,7 @@ class Notebook:
         begins = by == "phase_1"
         location = response.location(reply.headers) if answer.phase is Phase.PROCESSING else None
         is_final = answer.phase in SETTLED and not (begins and self._mode is Mode.STANDARD)
-        told = Told(
+        told = ServerReply(
             phase=answer.phase,
             by=by,
             at=self._settings.clock(),
@@ -132,9 +132,14 @@ class Notebook:
 
     def _record(self, command: Command, *, request: bytes | None = None) -> Generator[Effect, Any, bool]:
         """Make it durable; whether it changed anything."""
-        decision: Decision
+        decision: CallDecision
         known = self._call
-        if isinstance(command, Told) and command.phase in SETTLED and known is not None and known.stage in ASKABLE:
+        if (
+            isinstance(command, ServerReply)
+            and command.phase in SETTLED
+            and known is not None
+            and known.stage in ASKABLE
+        ):
             # Were it lost, nothing would be: the row has both ids, and the server says the same again (A-30).
             decision = yield RecordBehind(known=known, told=command)
         else:
@@ -239,19 +244,19 @@ class Notebook:
         }
 
 
-def _redirected_id(asked: Asked, settings: Settings) -> str | None:
+def _redirected_id(asked: CallRequest, settings: Settings) -> str | None:
     """The id of a call that a redirect brought here. An auto-confirmed one was noted under its first URL: it is new."""
     return asked.hop.client_correlation_id if asked.hop and settings.callback is None else None
 
 
-def meant_of(asked: Asked) -> str:
+def meant_of(asked: CallRequest) -> str:
     """The digest of what a caller asked for, wherever it was redirected to since."""
     content_type = response.field(asked.headers, b"content-type") or b""
     url = asked.hop.first_url if asked.hop else asked.target.url
     return meant_by(asked.method, url, content_type.decode("latin-1"), asked.body)
 
 
-def request_of(asked: Asked, around: Around) -> str:
+def request_of(asked: CallRequest, around: TransportContext) -> str:
     """The digest of all that makes two requests the same: what is asked for and, if it has no name, for whom."""
     what = around.ledger.encode(), meant_of(asked).encode()
     if asked.options.client_correlation_id is not None:

@@ -40,7 +40,7 @@ _STATES_OF_INTENTS: Final = sql("states_of_intents")
 GENERATION: Final = 8_192  # keys; two generations are kept, so memory does not grow with what is stored
 
 
-class Head(NamedTuple):
+class JournalHead(NamedTuple):
     """Where the journal, the time and the ids have come to."""
 
     seq: int
@@ -49,16 +49,16 @@ class Head(NamedTuple):
     next_id: int
 
 
-def read_head(connection: apsw.Connection) -> Head:
+def read_head(connection: apsw.Connection) -> JournalHead:
     """The head as this connection sees it. Without one, nobody knows where the journal ended: nothing can be added."""
     row: Row | None = connection.execute(sql("read_head")).fetchone()
     if row is None:
         message = f"{connection.filename}: the head of the journal is gone; restore the database from its backup"
         raise StoreError(message, code="store_corrupt")
-    return Head(*row)
+    return JournalHead(*row)
 
 
-class Known:
+class RecordCache:
     """A bounded cache of slots by every key their records hold, in two generations, and the head of the journal.
 
     A batch works on ``slots`` itself. If it fails, everything is forgotten, so nothing has to be undone.
@@ -70,7 +70,7 @@ class Known:
         self.slots: dict[Key, Slot] = {}
         self._old: dict[Key, Slot] = {}
         self._doubted: dict[Key, Slot] = {}
-        self._head: Head | None = None
+        self._head: JournalHead | None = None
         self._name = mint_uuid()
         self._writer = Writer()
         self._writer_is_known = True
@@ -130,7 +130,7 @@ class Known:
             self._doubted.update((key, slot) for key, slot in known.items() if isinstance(slot.record, Intent))
         self.slots, self._old, self._head = {}, {}, None
 
-    def head(self) -> Head:
+    def head(self) -> JournalHead:
         """Where things have come to. To be asked for inside the write transaction, and after ``refresh``."""
         return self._head or read_head(self._connection)
 
@@ -147,7 +147,7 @@ class Known:
         self._writer = Writer(link.writer, link.seq)
         return link.writer, self._name, link.seq, link.id, link.hash
 
-    def flushed(self, slots: Iterable[Slot], head: Head) -> None:
+    def flushed(self, slots: Iterable[Slot], head: JournalHead) -> None:
         """Everything about these was written, and this is how far it went."""
         self._head = head
         for slot in slots:

@@ -14,8 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from twophp.core.call_commands import Told
-from twophp.core.call_machine import Decision
+from twophp.core.call_commands import ServerReply
+from twophp.core.call_machine import CallDecision
 from twophp.core.errors import TwoPHPError
 
 log: Final = logging.getLogger("twophp.client")
@@ -24,19 +24,19 @@ DELAY_S: Final = 0.05
 MOST: Final = 1_024
 
 
-class Behind(ABC):
+class WriteBehindQueue(ABC):
     """What was told and is not durable yet, at most ``MOST``. ``add`` may be called from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._waiting: dict[str, Told] = {}
+        self._waiting: dict[str, ServerReply] = {}
         self._ids: set[str] = set()  # With those that are being written.
         self._is_watched = False  # The loop looks every DELAY_S at what waits.
         self._has_news = False
         self._is_closed = False
 
-    def add(self, client_correlation_id: str, told: Told) -> bool:
+    def add(self, client_correlation_id: str, told: ServerReply) -> bool:
         """Take it. False if there is no room, or one of the same call: then whoever was told waits for the disk."""
         with self._lock:
             if self._is_closed or len(self._ids) >= MOST or client_correlation_id in self._ids:
@@ -61,7 +61,7 @@ class Behind(ABC):
                 self._ended(id_, told, None, refusal)
 
     @abstractmethod
-    def _begin(self, client_correlation_id: str, told: Told) -> TwoPHPError | None:
+    def _begin(self, client_correlation_id: str, told: ServerReply) -> TwoPHPError | None:
         """Begin to write one, or say why not. Called with the lock, so it waits for nothing."""
 
     def _look(self) -> None:
@@ -76,7 +76,7 @@ class Behind(ABC):
         with self._lock:
             self._is_closed = True
 
-    def _ended(self, id_: str, told: Told, decision: Decision | None, error: TwoPHPError | None) -> None:
+    def _ended(self, id_: str, told: ServerReply, decision: CallDecision | None, error: TwoPHPError | None) -> None:
         """What cannot be written leaves its row open, and the reconciler asks the server."""
         with self._lock:
             self._ids.discard(id_)
@@ -88,10 +88,10 @@ class Behind(ABC):
             log.warning("a call is %s, and its ledger says otherwise (%s)", told.phase, decision.code, extra=ids)
 
 
-class BehindOnLoop(Behind):
+class BehindOnLoop(WriteBehindQueue):
     """Written by tasks of the event loop. All but ``add`` belongs to its thread."""
 
-    def __init__(self, write: Callable[[str, Told], Awaitable[Decision]]) -> None:
+    def __init__(self, write: Callable[[str, ServerReply], Awaitable[CallDecision]]) -> None:
         super().__init__()
         self._write = write
         self._writing: dict[str, asyncio.Task[None]] = {}
@@ -113,10 +113,10 @@ class BehindOnLoop(Behind):
         self._refuse()
         await self.flush()
 
-    def _begin(self, client_correlation_id: str, told: Told) -> None:  # It is the task that hears of a refusal.
+    def _begin(self, client_correlation_id: str, told: ServerReply) -> None:  # It is the task that hears of a refusal.
         self._writing[client_correlation_id] = self._loop.create_task(self._written(client_correlation_id, told))
 
-    async def _written(self, client_correlation_id: str, told: Told) -> None:
+    async def _written(self, client_correlation_id: str, told: ServerReply) -> None:
         decision, error = None, None
         try:
             decision = await self._write(client_correlation_id, told)

@@ -7,20 +7,20 @@ import logging
 from functools import partial
 from typing import Any, Final, Self
 
-from twophp.client.behind import Behind
 from twophp.client.ledger import Ledger
+from twophp.client.write_behind import WriteBehindQueue
 from twophp.core.call import Call, by_client_id
-from twophp.core.call_commands import Command, Told
-from twophp.core.call_machine import Decision
+from twophp.core.call_commands import Command, ServerReply
+from twophp.core.call_machine import CallDecision
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, TwoPHPError
-from twophp.kernel.commands import Asked, Reading
+from twophp.kernel.commands import AdHocCommand, ReadRecords
 from twophp.ports import Command as StoreCommand
 from twophp.stores.sqlite.blocking import BlockingSQLite
 
 log: Final = logging.getLogger("twophp.client")
 
 
-class LedgerHere(Behind):
+class BlockingLedger(WriteBehindQueue):
     """Beside a ``Ledger``, which keeps the leases and answers the questions: a second handle on the same file."""
 
     def __init__(self, ledger: Ledger, handle: BlockingSQLite) -> None:
@@ -38,18 +38,18 @@ class LedgerHere(Behind):
     def look(self, client_correlation_id: str) -> Call | None:
         """See ``Ledger.look``."""
         self.hurry()
-        (call,) = self._transact(Reading((by_client_id(client_correlation_id),)))
+        (call,) = self._transact(ReadRecords((by_client_id(client_correlation_id),)))
         return call  # type: ignore[no-any-return]
 
-    def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> Decision:
+    def record(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> CallDecision:
         """See ``Ledger.record``."""
         self.hurry()
         key, change = self._ledger.change(client_correlation_id, command, request)
-        decision: Decision = self._transact(Asked((key,), change))
+        decision: CallDecision = self._transact(AdHocCommand((key,), change))
         self._ledger.note_driver(client_correlation_id, command, decision)
         return decision
 
-    def record_behind(self, known: Call, told: Told) -> Decision | None:
+    def record_behind(self, known: Call, told: ServerReply) -> CallDecision | None:
         """See ``Ledger.record_behind``."""
         decision = self._ledger.decided(known, told)
         if decision.changed and not self.add(known.client_correlation_id, told):
@@ -79,15 +79,15 @@ class LedgerHere(Behind):
         except StoreError as error:
             raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
 
-    def _begin(self, client_correlation_id: str, told: Told) -> TwoPHPError | None:
+    def _begin(self, client_correlation_id: str, told: ServerReply) -> TwoPHPError | None:
         key, change = self._ledger.change(client_correlation_id, told)
         try:
-            self._handle.hand_over(Asked((key,), change), partial(self._heard, client_correlation_id, told))
+            self._handle.hand_over(AdHocCommand((key,), change), partial(self._heard, client_correlation_id, told))
         except TwoPHPError as error:
             return error
         return None
 
-    def _heard(self, client_correlation_id: str, told: Told, decision: Any, error: Exception | None) -> None:
+    def _heard(self, client_correlation_id: str, told: ServerReply, decision: Any, error: Exception | None) -> None:
         ours = error if error is None or isinstance(error, TwoPHPError) else StoreError(repr(error))
         self._ended(client_correlation_id, told, decision, ours)
 

@@ -15,7 +15,7 @@ from twophp.wire.targets import Target
 MOST: Final = 4_096
 
 
-class Known:
+class KnownEndpoints:
     """A bounded set; the oldest is forgotten first. Safe to use from any thread, and after a fork: it has no lock."""
 
     def __init__(self) -> None:
