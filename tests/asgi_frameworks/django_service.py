@@ -13,9 +13,9 @@ urlpatterns: list[Any] = []
 
 
 def django_service(book: Any, **two_phase: Any) -> Any:
-    import django  # type: ignore[import-untyped]  # noqa: PLC0415 - only once it is configured.
-    from django.conf import settings  # type: ignore[import-untyped]  # noqa: PLC0415
-    from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # noqa: PLC0415
+    import django  # noqa: PLC0415 - only once it is configured.
+    from django.conf import settings  # noqa: PLC0415
+    from django.core.asgi import get_asgi_application  # noqa: PLC0415
 
     if not settings.configured:
         settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="tests", LOGGING_CONFIG=None)
@@ -27,7 +27,7 @@ def django_service(book: Any, **two_phase: Any) -> Any:
 
 
 def _route() -> None:
-    from django.urls import path  # type: ignore[import-untyped]  # noqa: PLC0415
+    from django.urls import path  # noqa: PLC0415
 
     urlpatterns[:] = [
         path("orders", create),
@@ -38,7 +38,7 @@ def _route() -> None:
 
 
 async def create(request: Any) -> Any:
-    from django.http import JsonResponse  # type: ignore[import-untyped]  # noqa: PLC0415
+    from django.http import JsonResponse  # noqa: PLC0415
 
     sku = json.loads(request.body)["sku"]
     _book.enter(sku)

@@ -10,7 +10,10 @@ import pytest
 from tools import docs
 
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
-PAGES = [*docs.ROOT.glob("*.md"), *(docs.ROOT / "docs").rglob("*.md")]
+PAGES = [
+    *docs.ROOT.glob("*.md"),
+    *(page for folder in ("docs", "examples") for page in (docs.ROOT / folder).rglob("*.md")),
+]
 
 
 def dead_links(page: Path) -> list[str]:
