@@ -1,0 +1,1 @@
+"""A bookshop, as a Django project of one app."""

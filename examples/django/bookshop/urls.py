@@ -1,0 +1,7 @@
+"""Where the view is."""
+
+from django.urls import path
+
+from bookshop.views import orders
+
+urlpatterns = [path("orders", orders)]
