@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from tests.postgres import free_port
 
@@ -73,6 +73,11 @@ class Running:
             self._changed.wait_for(lambda: self._is_silent or words in self.said, PATIENCE_S)
         assert words in self.said, f"{self.step.command}: {self.said}"
 
+    def serves(self) -> Self:
+        """Wait until this server serves."""
+        self.until(_SERVES)
+        return self
+
     def ends(self, code: int = 0) -> str:
         """Wait for its end; what it has said."""
         assert self._process.wait(PATIENCE_S) == code, f"{self.step.command}: {self.said}"
@@ -123,9 +128,15 @@ class Tour:
 
     def start(self, command: str) -> Running:
         """Run the next command of the README beside what follows."""
-        started = Running(self._next(command), self.folder, self._exported)
-        self._running.callback(started.stop)
-        return started
+        return self._started(self._next(command))
+
+    def aside(self, command: str) -> Running:
+        """Run what the README does not show."""
+        return self._started(Step(self._with_free_ports(command), ""))
+
+    def port(self, shown: int) -> int:
+        """The free port in the place of one that the README shows."""
+        return int(self._with_free_ports(str(shown)))
 
     def export(self, command: str) -> None:
         """Set variables for what follows, as the next command of the README does."""
@@ -134,9 +145,7 @@ class Tour:
 
     def serve(self, command: str) -> Running:
         """Start a server, and wait until it serves."""
-        server = self.start(command)
-        server.until(_SERVES)
-        return server
+        return self.start(command).serves()
 
     def run(self, command: str, code: int = 0) -> str:
         """Run the next command of the README to its end, and compare what it prints."""
@@ -151,6 +160,11 @@ class Tour:
     def is_over(self) -> bool:
         """Whether nothing of the README is left."""
         return not self._steps
+
+    def _started(self, step: Step) -> Running:
+        started = Running(step, self.folder, self._exported)
+        self._running.callback(started.stop)
+        return started
 
     def _next(self, command: str) -> Step:
         assert self._steps, f"the README ends before: {command}"
