@@ -18,6 +18,5 @@ def test_the_readme(tmp_path: Path) -> None:
         worker.until("anvil: put back (leak_scan)\n")
         worker.stop()
         walk.sees(worker)
-        walk.run("twophp obligations list warehouse.db")
         walk.run("twophp obligations report warehouse.db", 1)
         assert walk.is_over()

@@ -19,5 +19,5 @@ def test_the_readme(tmp_path: Path) -> None:
         walk.run("python letters.py")
         walk.run("python unlucky.py after dora", -signal.SIGKILL)
         walk.run("python letters.py dora emil")
-        walk.run("twophp ledger pairs office.db letters.db")
+        walk.run("twophp ledger tree letter-to-dora office.db letters.db")
         assert walk.is_over()

@@ -25,7 +25,6 @@ def test_the_readme(tmp_path: Path) -> None:
         trips.until("trip-2: the traveller is told\n")
         walk.run("python book.py")
         walk.run("twophp ledger tree trip-2 traveller.db trips.db flights.db hotels.db")
-        walk.run("twophp obligations list trips.db --flow seat")
         assert walk.is_over()
 
 
