@@ -14,6 +14,7 @@ from tests.asgi.crashed import confirmed_by_the_dead, swept
 from tests.asgi.driver import DEADLINE, OUTGOING, SERVER, START_MS, STATE, Clock, Orders, Service, held
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
+from twophp.core.policy import CrashPolicy
 from twophp.stores.clock import AnchoredClock
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +61,7 @@ async def serving_on(machine: Machine, store: str, orders: Orders, policy: Polic
 @pytest.mark.req("A-29", "A-34")
 @pytest.mark.parametrize("on_crash", ["fail", "rerun"])
 @pytest.mark.parametrize("step_ms", STEPS)
-async def test_a_step_takes_nothing_over_and_expires_nothing(step_ms: int, on_crash: str, store: str) -> None:
+async def test_a_step_takes_nothing_over_and_expires_nothing(step_ms: int, on_crash: CrashPolicy, store: str) -> None:
     machine, orders, policy = Machine(), Orders(behave=held), Policy.standard(on_crash=on_crash)
     async with serving_on(machine, store, orders, policy) as service:
         waiting = await service.register("c-2")

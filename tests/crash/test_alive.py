@@ -8,6 +8,7 @@ import pytest
 
 from tests.asgi.driver import SERVER, STATE, Orders, held, serving
 from twophp import Policy
+from twophp.core.policy import CrashPolicy
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +20,7 @@ def anyio_backend() -> str:
 
 @pytest.mark.req("A-34")
 @pytest.mark.parametrize("on_crash", ["fail", "rerun"])
-async def test_a_handler_that_runs_here_is_not_recovered_here(on_crash: str) -> None:
+async def test_a_handler_that_runs_here_is_not_recovered_here(on_crash: CrashPolicy) -> None:
     orders, policy = Orders(behave=held), Policy.standard(on_crash=on_crash)
     async with serving(orders, policies={"POST /orders": policy}) as service:
         registered = await service.register()

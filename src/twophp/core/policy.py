@@ -6,7 +6,7 @@ The three presets are the draft's recommended defaults (§12.3). Every timer sta
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import ClassVar, Final, Literal, Self, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
@@ -23,6 +23,25 @@ MAX_REQUESTED_TTL_MS = 2**53
 ReplayPolicy: TypeAlias = Literal["REJECT", "REUSE"]
 ServeMode: TypeAlias = Literal["sync", "async"]
 CrashPolicy: TypeAlias = Literal["fail", "rerun"]
+
+
+class PolicyChanges(TypedDict, total=False):
+    """What a preset may be given: the fields of ``Policy``, spelled out for a type checker."""
+
+    ttl_ms: int
+    delta_ms: int
+    max_ttl_ms: int
+    mode: ServeMode
+    replay: ReplayPolicy
+    on_crash: CrashPolicy
+    transparent: bool
+    require: bool
+    allow_shorter_ttl: bool
+    literal_ttl_reject: bool
+    processing_timeout_ms: int
+    lease_ms: int
+    payload_retention_ms: int
+    horizon_ms: int
 
 
 class Policy(SettingsStruct, frozen=True, kw_only=True):
@@ -75,19 +94,19 @@ class Policy(SettingsStruct, frozen=True, kw_only=True):
         return [problem for holds, problem in rules if not holds]
 
     @classmethod
-    def low_latency(cls, **changes: Any) -> Self:
+    def low_latency(cls, **changes: Unpack[PolicyChanges]) -> Self:
         """TTL 5 s, grace 1 s (draft §12.3)."""
-        return cls(**({"ttl_ms": 5_000, "delta_ms": 1_000} | changes))
+        return cls(**(PolicyChanges(ttl_ms=5_000, delta_ms=1_000) | changes))
 
     @classmethod
-    def standard(cls, **changes: Any) -> Self:
+    def standard(cls, **changes: Unpack[PolicyChanges]) -> Self:
         """TTL 30 s, grace 5 s (draft §12.3). The default."""
-        return cls(**({"ttl_ms": 30_000, "delta_ms": 5_000} | changes))
+        return cls(**(PolicyChanges(ttl_ms=30_000, delta_ms=5_000) | changes))
 
     @classmethod
-    def long_running(cls, **changes: Any) -> Self:
+    def long_running(cls, **changes: Unpack[PolicyChanges]) -> Self:
         """TTL 120 s, grace 10 s (draft §12.3)."""
-        return cls(**({"ttl_ms": 120_000, "delta_ms": 10_000} | changes))
+        return cls(**(PolicyChanges(ttl_ms=120_000, delta_ms=10_000) | changes))
 
     def effective_ttl_ms(self, requested_ttl_ms: int | None) -> int:
         """The TTL in force: a wish may lengthen it up to the cap, and shorten it only where allowed (A-23)."""
