@@ -472,7 +472,7 @@ async def _checked_startup(self: Server, sockets: Any = None) -> None:
         try:
             short_cut_of(self.config)
         except ConfigError as error:
-            log.critical("error[%s]: %s", error.code, error)
+            log.critical("error[%s]: %s", error.code, error.message)
             sys.exit(STARTUP_FAILURE)
     await _startup(self, sockets)
 

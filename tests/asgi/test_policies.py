@@ -110,4 +110,4 @@ async def test_a_key_whose_method_is_never_registered_is_misspelled(caplog: pyte
     with pytest.raises(ConfigError, match="PSOT /orders"):
         async with serving(policies={"PSOT /orders": Policy.standard(), "/invoices/{id}": Policy.standard()}):
             pass
-    assert "the service cannot start: a policy's key names a method" in caplog.text
+    assert "the service cannot start: [bad_setting] a policy's key names a method" in caplog.text

@@ -195,7 +195,10 @@ async def test_plain_requests_are_served_after_the_end_without_being_recorded(
         plain = await service.request("POST", "/orders", {}, b"{}")
         assert (plain.status, plain.ours(), service.orders.runs) == (201, {}, 1)
         assert service.middleware._server is None
-    assert "a plain request was served without being recorded: the service is shutting down" in caplog.text
+    assert (
+        "a plain request was served without being recorded: [store_unavailable] the service is shutting down"
+        in caplog.text
+    )
 
 
 async def test_a_request_that_is_being_read_at_the_end_is_still_registered(store: str) -> None:

@@ -42,7 +42,7 @@ async def test_a_registration_that_is_refused_says_nothing_of_the_rows(
             assert sending.failures == failures
         said = [record.getMessage() for record in caplog.records if record.name == "twophp.ship"]
         answered = f"The central ledger answered {status} bad_parameter: plain HTTP goes to this machine alone."
-        assert said == [f"rows wait for the central ledger: {answered}"]
+        assert said == [f"rows wait for the central ledger: [not_taken] {answered}"]
         await sending._visit()
         assert await one.store.changes(10) == []
 

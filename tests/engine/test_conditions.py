@@ -45,13 +45,15 @@ async def test_a_condition_is_one_line_and_then_a_number(caplog: pytest.LogCaptu
     conditions = Conditions(logging.getLogger("twophp.test"), timer)
     for _ in range(38):
         conditions.known(logging.WARNING, "a request to %s was refused", "/orders", error=FULL)
-    assert caplog.messages == ["a request to /orders was refused: the disk is full"]
+    assert caplog.messages == ["a request to /orders was refused: [disk_full] the disk is full"]
     timer.fire()
-    assert caplog.messages[1:] == ["a request to /orders was refused: the disk is full (x 37 in the last 10 s)"]
+    assert caplog.messages[1:] == [
+        "a request to /orders was refused: [disk_full] the disk is full (x 37 in the last 10 s)"
+    ]
     timer.fire()
     assert (len(caplog.messages), timer.waiting) == (2, [])
     conditions.known(logging.WARNING, "a request to %s was refused", "/orders", error=FULL)
-    assert caplog.messages[2:] == ["a request to /orders was refused: the disk is full"]
+    assert caplog.messages[2:] == ["a request to /orders was refused: [disk_full] the disk is full"]
     assert not [record for record in caplog.records if record.exc_info]
 
 
@@ -59,7 +61,7 @@ async def test_another_error_is_another_condition(caplog: pytest.LogCaptureFixtu
     conditions = Conditions(logging.getLogger("twophp.test"), Timer())
     for error in (FULL, StoreOverloaded("too many"), FULL):
         conditions.known(logging.ERROR, "refused", error=error)
-    assert caplog.messages == ["refused: the disk is full", "refused: too many"]
+    assert caplog.messages == ["refused: [disk_full] the disk is full", "refused: [store_overloaded] too many"]
 
 
 @pytest.mark.req("P-9.2-a")
@@ -68,5 +70,5 @@ async def test_a_line_about_an_intent_has_its_ids_in_the_text_and_beside_it(capl
     Conditions(logging.getLogger("twophp.test"), Timer()).known(
         logging.WARNING, "not yet", error=FULL, intent=decision.intent
     )
-    assert caplog.messages == ["not yet: the disk is full (client client-1, server server-1)"]
+    assert caplog.messages == ["not yet: [disk_full] the disk is full (client client-1, server server-1)"]
     assert caplog.records[0].__dict__["server_correlation_id"] == "server-1"

@@ -131,7 +131,7 @@ def test_a_job_that_is_not_what_the_journal_says_is_found(
 def test_a_head_that_is_gone_is_found_and_the_rest_is_checked(database: Path) -> None:
     raw(database, "DELETE FROM head")
     assert found(database) == [("rewritten_head", 0, "")]
-    with pytest.raises(JournalBroken, match=r"^1 finding: the head is gone"):
+    with pytest.raises(JournalBroken, match=r"^\[journal_broken\] 1 finding: the head is gone"):
         verify(str(database)).require()
     with pytest.raises(StoreError, match="restore") as refused:
         SQLiteStore(str(database))

@@ -37,7 +37,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except TwoPHPError as error:
-            _say(error.code, str(error))
+            _say(error.code, error.message)
             ctx.exit(UNUSABLE)
         except UnicodeEncodeError:
             _say("bad_text", "an argument is no text: it holds bytes that are not UTF-8")

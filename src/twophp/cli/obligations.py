@@ -307,7 +307,7 @@ def _check(path: Path, lines: Iterator[AuditLine], *, as_json: bool) -> int:
     try:
         message = f"{counted(check_chain(exported), 'line')}, unchanged, and the database says the same"
     except JournalBroken as error:
-        holds, message = False, str(error)
+        holds, message = False, error.message
     other = _first_difference(exported, lines) if holds else None
     if other is not None:
         holds, message = False, f"line {other} of the export is not what the database says"

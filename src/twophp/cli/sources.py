@@ -223,7 +223,7 @@ class Watch:
             arrived = self._central[url].look()
         except StoreUnavailable as error:
             if url not in self._away:
-                note(f"waiting: {error}")
+                note(f"waiting: {error.message}")
             self._away.add(url)
             return ()
         self._away.discard(url)

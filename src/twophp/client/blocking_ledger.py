@@ -77,7 +77,7 @@ class BlockingLedger(WriteBehindQueue):
             self._handle.reopen()
             return self._handle.transact(command)
         except StoreError as error:
-            raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
+            raise CommitUnknown(f"the client's ledger cannot say what it holds: {error.message}") from error
 
     def _begin(self, client_correlation_id: str, told: ServerReply) -> TwoPHPError | None:
         key, change = self._ledger.change(client_correlation_id, told)

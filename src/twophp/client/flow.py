@@ -198,11 +198,11 @@ class Conversation(Resolution):
         """A-43. A row that may have been written after all may still be confirmed, by whoever finds it."""
         nothing_written = isinstance(error, StoreUnavailable)
         advice = Advice.RESUBMIT if nothing_written else Advice.WAIT
-        return self._failed("ledger_unavailable", advice, f"the client's ledger cannot be written: {error}")
+        return self._failed("ledger_unavailable", advice, f"the client's ledger cannot be written: {error.message}")
 
     def left_open(self, error: StoreError) -> PhaseError:
         """The ledger failed where something may have been sent, or may be by whoever finds the call."""
-        return self._failed("ledger_unavailable", Advice.WAIT, f"the client's ledger cannot be used: {error}")
+        return self._failed("ledger_unavailable", Advice.WAIT, f"the client's ledger cannot be used: {error.message}")
 
     # Phase 1.
 

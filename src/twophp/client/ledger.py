@@ -153,7 +153,7 @@ class Ledger:
             await self.store.reopen()
             return await ask()
         except StoreError as error:
-            raise CommitUnknown(f"the client's ledger cannot say what it holds: {error}") from error
+            raise CommitUnknown(f"the client's ledger cannot say what it holds: {error.message}") from error
 
     async def noted_request(self, call: Call) -> bytes | None:
         """What was about to be sent when the call was noted."""

@@ -201,7 +201,9 @@ class CallRecorder:
         try:
             return parse_response(reply.headers)
         except WireError as error:
-            raise self._failed("bad_answer", Advice.CHECK, f"the answer cannot be read: {error}", reply) from error
+            raise self._failed(
+                "bad_answer", Advice.CHECK, f"the answer cannot be read: {error.message}", reply
+            ) from error
 
     def _outcome(self, reply: Reply, answer: TwoPhaseAnswer | None, mode: str | None = None) -> Outcome:
         call = self._call

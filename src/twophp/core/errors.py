@@ -22,7 +22,8 @@
         DeliveryFailed       the attempt was made and did not succeed; the same call may be made again
 
 Each carries a stable ``code`` (snake_case, or the exact spelling a source document gives) that programs may
-compare, and a message for people. Adapters map foreign errors onto this tree in one table each; nothing else leaks.
+compare, and a ``message`` for people; ``str`` gives both, ``[code] message``. A message never repeats its own code.
+Adapters map foreign errors onto this tree in one table each; nothing else leaks.
 """
 
 from __future__ import annotations
@@ -39,6 +40,19 @@ class TwoPHPError(Exception):
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+    @property
+    def message(self) -> str:
+        """What it says, for places that tell the code by themselves: a problem document, a command's last line."""
+        return str(self.args[0])
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says, whoever's it is, without a code: for a message that is about something else as well."""
+    return error.message if isinstance(error, TwoPHPError) else str(error)
 
 
 class ConfigError(TwoPHPError):

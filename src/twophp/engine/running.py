@@ -74,7 +74,7 @@ class Execution:
         for outcome in [waiting for waiting, its in self._waiting.items() if its == patience]:
             del self._waiting[outcome]
             if not outcome.done():
-                outcome.set_exception(type(error)(str(error), code=error.code))
+                outcome.set_exception(type(error)(error.message, code=error.code))
 
     def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
         """Tell everybody."""

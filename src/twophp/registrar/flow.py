@@ -391,7 +391,7 @@ class AsyncRegistrar:
         try:
             await transacted(self._opened.audit, AdHocCommand(*changes.noting(failure)))
         except StoreError as error:
-            message = f"{decision.code}, and its audit could not be written: {error}"
+            message = f"{decision.code}, and its audit could not be written: {error.message}"
             raise StoreError(message, code="audit_failed") from error
 
 

@@ -110,5 +110,5 @@ class MemoryBench:
         try:
             await self._store.transact(AdHocCommand(keys, lambda _records: change))
         except StoreError as error:
-            return refused(str(error))
+            return refused(error.message)
         return done(len(change.puts) + len(change.drops))

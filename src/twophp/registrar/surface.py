@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from twophp.core.errors import words_of
 from twophp.core.surface import CRITERIA, SurfaceReport, report_surface
 from twophp.registrar.criteria import examine
 from twophp.registrar.memory_bench import MemoryBench
@@ -82,7 +83,7 @@ async def _evaluate(url: str, table: str, audit_table: str) -> SurfaceReport:
         opened.append(audit)
         return report_surface(table, await examine(bench, await _if_there(audit)))
     except Exception as error:  # noqa: BLE001 - fail closed: no trouble at all makes a surface fit (REG-6-09).
-        said = str(error) if isinstance(error, NoSuchTable) else f"it cannot be probed: {error}"
+        said = str(error) if isinstance(error, NoSuchTable) else f"it cannot be probed: {words_of(error)}"
         return report_surface(table, dict.fromkeys(CRITERIA, (said,)))
     finally:
         for one in opened:

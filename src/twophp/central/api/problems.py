@@ -102,7 +102,7 @@ def problem_of(error: Exception) -> Response:
             log.warning("the database does not answer: %s", error)
             answer = problem("store_unavailable", retry_after_s=RETRY_AFTER_S)
         case WireError():
-            answer = problem(error.code, str(error)[:500])
+            answer = problem(error.code, error.message[:500])
         case TwoPHPError() if error.code in PROBLEMS:
             answer = problem(error.code)
         case RequestValidationError():

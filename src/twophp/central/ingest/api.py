@@ -45,7 +45,7 @@ async def register(request: Request, central: CentralPart, principal: ServiceOnl
         try:
             check_pull_url(claim.pull_url, allow_insecure=central.puller.allow_insecure)
         except ConfigError as error:
-            raise ApiProblem("bad_parameter", str(error)) from error
+            raise ApiProblem("bad_parameter", error.message) from error
     service = await central.store.register(
         principal.name, claim.service_ledger_id, principal.credential, central.clock(), pull_url=claim.pull_url
     )

@@ -221,4 +221,4 @@ def _pulled(service: Service, rows: int, stored: int, refused: int, *, complete:
 
 def _words(error: TwoPHPError) -> str:
     """What an operator may know: that of our own making."""
-    return str(error)[:200]
+    return error.message[:200]

@@ -158,14 +158,14 @@ def wrong(request: Request, error: TwoPHPError) -> Response:
     """What went wrong, as a page."""
     match error:
         case Refused(code="forbidden"):
-            status, told = 403, str(error)
+            status, told = 403, error.message
         case StoreError():
             log.warning("a page could not be made: %s", error)
             status, told = 503, ""  # Nobody is told about the database.
         case ApiProblem(code="no_provider"):
             status, told = PROBLEMS[error.code].status, ""
         case _:
-            status, told = 400, str(error)
+            status, told = 400, error.message
     return _wrong(request, status, told)
 
 

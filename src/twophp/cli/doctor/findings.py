@@ -39,8 +39,8 @@ def fail(check: str, means: str, remedy: str) -> Finding:
 
 
 def failed_with(check: str, error: TwoPHPError, remedy: str) -> Finding:
-    """An error of ours, with its code."""
-    return fail(check, f"{error} [{error.code}]", remedy)
+    """An error of ours, which begins with its code."""
+    return fail(check, str(error), remedy)
 
 
 def worst(findings: Iterable[Finding]) -> Level:

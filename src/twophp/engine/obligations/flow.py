@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from twophp.core.budget import BudgetExhausted, by_flow
-from twophp.core.errors import CommitUnknown, StorePoisoned, StoreUnavailable, VaultError
+from twophp.core.errors import CommitUnknown, StorePoisoned, StoreUnavailable, VaultError, words_of
 from twophp.core.identity import seal_context
 from twophp.core.machine import Goto
 from twophp.core.obligation import (
@@ -276,11 +276,11 @@ class Obligations:
                 error = another
             except StoreUnavailable as still:
                 if unknown:  # What may have been written is not said to be nothing.
-                    raise CommitUnknown(str(error)) from still
+                    raise CommitUnknown(words_of(error)) from still
                 raise
             else:
                 return _as_made_by(wanted, found) if unknown else found
-        raise CommitUnknown(str(error)) if unknown else error
+        raise CommitUnknown(words_of(error)) if unknown else error
 
     async def _remedy(self, wanted: ObligationCommand, error: Exception) -> None:
         """What the next try needs, or the error itself."""

@@ -166,7 +166,7 @@ class _Resealing:
     def _note(self, subject: str, part: str, error: VaultError) -> None:
         self.unopened_count += 1
         if len(self.unopened) < FAILURES_NAMED:
-            self.unopened.append(Unopened(subject=subject, part=part, code=error.code, message=str(error)))
+            self.unopened.append(Unopened(subject=subject, part=part, code=error.code, message=error.message))
 
 
 def _replacing(rows: list[tuple[bytes, int, str, bytes]]) -> Change:

@@ -55,5 +55,5 @@ class SealRow(NamedTuple):
         try:
             self.opened(vault, service)
         except VaultError as error:
-            return f"the {self.part} of {self.name}: {error}"
+            return f"the {self.part} of {self.name}: {error.message}"
         return None

@@ -238,7 +238,7 @@ class _Inspection:
         try:
             value = kept(self._connection, name)
         except StoreError as error:
-            self._find("setting_differs", str(error))
+            self._find("setting_differs", error.message)
             return None
         if not value and self._execute(sql("any_entry")).get:
             self._find("setting_differs", f"the setting {name} is gone, and every ledger row repeats it")

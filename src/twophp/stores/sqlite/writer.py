@@ -492,5 +492,5 @@ def _for_a_caller(error: Exception) -> TwoPHPError:
     if isinstance(error, apsw.Error):
         return translate(error)
     if isinstance(error, TwoPHPError):
-        return type(error)(str(error), code=error.code)
+        return type(error)(error.message, code=error.code)
     return StoreError(f"the change cannot be written: {error!r}", code="bad_change")

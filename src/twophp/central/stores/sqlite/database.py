@@ -270,7 +270,7 @@ def _for_a_caller(error: Exception, path: str) -> Exception:
     """A fresh error for each caller: one that is raised in many tasks would collect all their tracebacks."""
     if isinstance(error, apsw.Error):
         return translate(error, path)
-    return type(error)(str(error), code=error.code) if isinstance(error, TwoPHPError) else error
+    return type(error)(error.message, code=error.code) if isinstance(error, TwoPHPError) else error
 
 
 def _closed() -> StoreUnavailable:
