@@ -96,6 +96,8 @@ def test_a_tokens_name_is_one_that_the_api_would_take(store: str) -> None:
     for name in ("", "a\nb", "x" * 300):
         result = run("central", "token", "create", name, store, "--role", "audit")
         assert (result.exit_code, result.stderr.split(":")[0]) == (UNUSABLE, "error[bad_parameter]")
+        expected = "name must be a text of 1 to 256 characters, none of them a control character, not a text of length"
+        assert f": {expected} {len(name)}\n" in result.stderr
     assert document(run("central", "token", "list", store, "--json")) == []
 
 

@@ -208,6 +208,8 @@ def test_a_payload_that_cannot_be_stored_reserves_nothing(tracker: ObligationTra
     with pytest.raises(Refused) as error:
         tracker.reserve("publish", {"key": "k", "what": object()}, "t")
     assert error.value.code == "payload_not_canonical"
+    assert "msgspec" not in error.value.message
+    assert "JSON has texts, numbers, true, false, null, lists and objects" in error.value.message
     assert tracker.list() == []
 
 

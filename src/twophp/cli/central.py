@@ -24,6 +24,7 @@ from twophp.cli.central_serve import CENTRAL_URL, KEY_VARIABLE, existing, manage
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, show, table
 from twophp.cli.remote import Remote, is_remote
 from twophp.core.errors import ConfigError, Refused
+from twophp.core.misfits import misfit
 from twophp.core.policy import DAY_MS
 from twophp.engine.environment import secret_in
 from twophp.stores.clock import system_clock
@@ -86,10 +87,12 @@ def create_token(
 
 
 async def _create(store: CentralStore, name: str, roles: tuple[str, ...], days: int | None) -> dict[str, Any]:
+    asked = {"name": name, "roles": roles, "expires_in_days": days}
     try:  # What the API asks of a name is asked here, too.
-        wanted = msgspec.convert({"name": name, "roles": roles, "expires_in_days": days}, TokenRequestDocument)
+        wanted = msgspec.convert(asked, TokenRequestDocument)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"no token can be made like this: {error}", code="bad_parameter") from error
+        message = f"no token can be made like this: {misfit(error, TokenRequestDocument, asked)}"
+        raise ConfigError(message, code="bad_parameter") from error
     expires_at = None if days is None else system_clock() + days * DAY_MS
     made, secret = await Access(store).create_token(wanted.name, set(wanted.roles), expires_at=expires_at)
     return token_of(made) | {"secret": secret}

@@ -13,6 +13,7 @@ import msgspec
 from twophp.cli.output import note, safe
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, DeliveryFailed, Refused, StoreUnavailable
+from twophp.core.misfits import UNREADABLE, unreadable
 from twophp.delivery.fetch import Answer, Origin, fetch, read_origin
 from twophp.engine.environment import secret_in
 from twophp.ports import MOST_ROWS, Calls, Find, Initiated, Question, Stalled, Tail, Tree
@@ -106,8 +107,8 @@ class _Document(dict[str, Any]):
 def _decoded(answer: Answer) -> dict[str, Any]:
     try:
         return msgspec.json.decode(answer.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"{STRANGER}: {error}", code=BAD_ANSWER) from error
+    except UNREADABLE as error:
+        raise Refused(f"{STRANGER}: {unreadable(error)}", code=BAD_ANSWER) from error
 
 
 def _problem(answer: Answer) -> tuple[str, str]:

@@ -128,7 +128,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 pickle.dumps(getattr(self, name))
             except Exception as error:
-                message = f"{name} cannot be pickled ({error}); give a function that a module has by its name"
+                message = f"{name} cannot be pickled; give a function that a module has by its name"
                 raise ConfigError(message, code="not_picklable") from error
         return super().__reduce__()  # type: ignore[return-value]
 

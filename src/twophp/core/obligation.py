@@ -29,6 +29,7 @@ import msgspec
 from twophp.core.errors import Refused
 from twophp.core.identity import digest
 from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
+from twophp.core.misfits import unwritable
 from twophp.core.records import Instant, JournalEvent, Key
 
 OBLIGATION: Final = "obligation"
@@ -460,4 +461,5 @@ def _canonical(value: object) -> bytes:
     try:
         return msgspec.json.encode(value, order="sorted")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Refused(f"the payload has no canonical form: {error}", code="payload_not_canonical") from error
+        message = f"the payload has no canonical form: {unwritable(error)}"
+        raise Refused(message, code="payload_not_canonical") from error

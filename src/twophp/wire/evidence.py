@@ -18,6 +18,7 @@ from twophp.core.errors import WireError
 from twophp.core.intent import Intent, Mode, Phase
 from twophp.core.job import Job, Work
 from twophp.core.job import State as JobState
+from twophp.core.misfits import UNREADABLE, WORDS, misfit
 from twophp.core.obligation import Obligation
 from twophp.core.obligation import State as ObligationState
 from twophp.core.records import Instant
@@ -29,9 +30,18 @@ MOST_LINES: Final = 500
 MOST_RECORDS: Final = 150
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53 - 1)]
-Word: TypeAlias = Annotated[str, Meta(max_length=256, pattern=r"\A[^\x00-\x1f\x7f]*\Z")]
-LongWord: TypeAlias = Annotated[str, Meta(max_length=1024, pattern=r"\A[^\x00-\x1f\x7f]*\Z")]
-Hash: TypeAlias = Annotated[str, Meta(max_length=128, pattern=r"\A([0-9a-f]{2})*\Z")]
+
+
+def _text(pattern: str, most: int, words: str) -> Meta:
+    return Meta(max_length=most, pattern=rf"\A{pattern}*\Z", extra={WORDS: f"a text of at most {most} {words}"})
+
+
+_PRINTED: Final = r"[^\x00-\x1f\x7f]"
+_UNCONTROLLED: Final = "characters, none of them a control character"
+
+Word: TypeAlias = Annotated[str, _text(_PRINTED, 256, _UNCONTROLLED)]
+LongWord: TypeAlias = Annotated[str, _text(_PRINTED, 1024, _UNCONTROLLED)]
+Hash: TypeAlias = Annotated[str, _text("([0-9a-f]{2})", 128, "hexadecimal digits, in pairs")]
 
 
 class IntentFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +152,7 @@ class LeaseFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 _evidence: Final = msgspec.json.Decoder(EvidenceFacts).decode
 _leases: Final = msgspec.json.Decoder(list[LeaseFacts]).decode
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+_UNREADABLE: Final = (*UNREADABLE, ValueError)
 
 
 def evidence_document(evidence: Evidence, at: Instant) -> dict[str, Any]:
@@ -168,7 +178,8 @@ def decode_evidence(body: bytes) -> EvidenceFacts:
     try:
         return _evidence(body)
     except _UNREADABLE as error:
-        raise WireError(f"not what a service tells about a call: {error}", code="bad_evidence") from None
+        message = f"not what a service tells about a call: {misfit(error, EvidenceFacts, body)}"
+        raise WireError(message, code="bad_evidence") from None
 
 
 def decode_leases(body: bytes) -> list[LeaseFacts]:
@@ -176,7 +187,8 @@ def decode_leases(body: bytes) -> list[LeaseFacts]:
     try:
         return _leases(body)
     except _UNREADABLE as error:
-        raise WireError(f"not what a service tells about leases: {error}", code="bad_evidence") from None
+        message = f"not what a service tells about leases: {misfit(error, list[LeaseFacts], body)}"
+        raise WireError(message, code="bad_evidence") from None
 
 
 def _line(line: JournalLine) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from twophp.core.entry import Actor, LedgerEntry
 from twophp.core.errors import WireError
 from twophp.core.intent import Mode, Phase
+from twophp.core.misfits import UNREADABLE, WORDS, misfit
 from twophp.core.records import Instant
 from twophp.wire.instant import format_instant
 
@@ -24,19 +25,26 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def _text(characters: str, least: int, most: int) -> Meta:
+def _text(characters: str, least: int, most: int, words: str) -> Meta:
     """Text of these characters, all of it: ``$`` would let a newline by at the end."""
-    return Meta(min_length=least, max_length=most, pattern=rf"\A{characters}{'+' if least else '*'}\Z")
+    said = f"a text of {least} to {most} {words}"
+    return Meta(
+        min_length=least,
+        max_length=most,
+        pattern=rf"\A{characters}{'+' if least else '*'}\Z",
+        extra={WORDS: said},
+    )
 
 
 _ID: Final = "[!-~]"  # A-13: ids are opaque
 _PRINTED: Final = r"[^\x00-\x1f\x7f]"
+_UNCONTROLLED: Final = "characters, none of them a control character"
 
-Id: TypeAlias = Annotated[str, _text(_ID, 1, 255)]
-Name: TypeAlias = Annotated[str, _text(_PRINTED, 1, 256)]
-EndpointName: TypeAlias = Annotated[str, _text(_PRINTED, 1, 4096)]
-Reference: TypeAlias = Annotated[str, _text(_PRINTED, 0, 1024)]
-Digest: TypeAlias = Annotated[str, _text("[0-9A-Za-z:_=+/-]", 0, 128)]
+Id: TypeAlias = Annotated[str, _text(_ID, 1, 255, "visible ASCII characters")]
+Name: TypeAlias = Annotated[str, _text(_PRINTED, 1, 256, _UNCONTROLLED)]
+EndpointName: TypeAlias = Annotated[str, _text(_PRINTED, 1, 4096, _UNCONTROLLED)]
+Reference: TypeAlias = Annotated[str, _text(_PRINTED, 0, 1024, _UNCONTROLLED)]
+Digest: TypeAlias = Annotated[str, _text("[0-9A-Za-z:_=+/-]", 0, 128, "letters, digits or any of :_=+/-")]
 At: TypeAlias = Annotated[datetime, Meta(tz=True)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 
@@ -106,8 +114,8 @@ def decode_batch(body: bytes, *, most: int) -> Batch:
     """Read a batch from anybody; raises WireError that names the first thing wrong, and takes nothing half."""
     try:
         batch = _batch(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a batch: {error}", code="bad_batch") from None
+    except UNREADABLE as error:
+        raise WireError(f"not a batch: {misfit(error, _Batch, body)}", code="bad_batch") from None
     if len(batch.rows) > most:
         raise WireError(f"a batch has at most {most:,} rows", code="bad_batch")
     return Batch([_read(number, raw) for number, raw in enumerate(batch.rows)], batch.drained is True)
@@ -116,16 +124,16 @@ def decode_batch(body: bytes, *, most: int) -> Batch:
 def _read(number: int, raw: msgspec.Raw) -> LedgerEntry:
     try:
         return _entry(_row(raw))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise WireError(f"row {number}: {error}", code="bad_batch") from None
+    except (*UNREADABLE, ValueError) as error:
+        raise WireError(f"row {number}: {misfit(error, WireRow, bytes(raw))}", code="bad_batch") from None
 
 
 def decode_rows(body: bytes) -> list[LedgerEntry]:
     """Rows as the central ledger or a service's own answers them; raises WireError."""
     try:
         return [_entry(row) for row in _rows(body)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise WireError(f"not rows: {error}", code="bad_batch") from None
+    except (*UNREADABLE, ValueError) as error:
+        raise WireError(f"not rows: {misfit(error, list[WireRow], body)}", code="bad_batch") from None
 
 
 def _entry(row: WireRow) -> LedgerEntry:

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from twophp.central.api.problems import ApiProblem
+from twophp.core.misfits import UNREADABLE, misfit
 
 MOST_SENT_BYTES: Final = 8 * 1024 * 1024
 MOST_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -70,5 +71,5 @@ async def read_document(request: Request, kind: type[T], *, empty: T | None = No
         return empty
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiProblem("bad_parameter", str(error)[:500]) from None
+    except UNREADABLE as error:
+        raise ApiProblem("bad_parameter", misfit(error, kind, body)[:500]) from None

@@ -14,14 +14,17 @@ from twophp.central.missing import WORDS as MISSING_WORDS
 from twophp.central.missing import Missing
 from twophp.central.ports import Ack, Alarm, Role, Row, Service, Sla, Token, TreeHead
 from twophp.core.calltree import Branch
+from twophp.core.misfits import WORDS
 from twophp.core.pairing import Pair, PairKey, Reason, Verdict
 from twophp.core.records import Instant
 from twophp.wire.evidence import EvidenceFacts, facts_document
 from twophp.wire.instant import format_instant
-from twophp.wire.rows import WireRow, instant_of, row_document
+from twophp.wire.rows import Id, Name, WireRow, instant_of, row_document
 
 InstantText: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-Guid: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
+Guid: TypeAlias = Annotated[
+    str, Meta(pattern=r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", extra={WORDS: "a GUID in lower case"})
+]
 Hex: TypeAlias = Annotated[str, Meta(pattern=r"\A([0-9a-f]{2})*\Z")]
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -182,7 +185,7 @@ class ServicesDocument(msgspec.Struct, kw_only=True):
 class PullRequestDocument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to pull: everything that was not sent yet, or every row with one id."""
 
-    correlation_id: Annotated[str, Meta(min_length=1, max_length=255, pattern=r"\A[!-~]+\Z")] | None = None
+    correlation_id: Id | None = None
 
 
 class SlaDocument(msgspec.Struct, kw_only=True):
@@ -239,7 +242,7 @@ class NewTokenDocument(TokenDocument, kw_only=True):
 class TokenRequestDocument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A token to be made."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
+    name: Name
     roles: Annotated[list[Role], Meta(min_length=1, max_length=4)]
     expires_in_days: Annotated[int, Meta(ge=1, le=3650)] | None = None
 

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from fastapi import FastAPI
@@ -134,7 +135,28 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, answer)
 
 
+_ASKED: Final[Mapping[str, str]] = {
+    "missing": "is missing",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "enum": "must be one of {expected}",
+    "literal_error": "must be one of {expected}",
+    "string_too_short": "must be a text of length {min_length} at least",
+    "string_too_long": "must be a text of length {max_length} at most",
+    "too_long": "may be given {max_length} times at most",
+}
+"""What is asked of a parameter, by pydantic's name for what is wrong."""
+
+
 def _where(error: RequestValidationError) -> str:
-    """Which parameters; not what stood there."""
-    places = {".".join(str(part) for part in one["loc"]) + f": {one['msg']}" for one in error.errors()}
+    """Which parameters, and what is expected; not what stood there."""
+    places = {".".join(map(str, one["loc"])) + f": {_asked(one)}" for one in error.errors()}
     return "; ".join(sorted(places))[:500]
+
+
+def _asked(one: Mapping[str, Any]) -> str:
+    words = _ASKED.get(one["type"])
+    return str(one["msg"]) if words is None else words.format(**one.get("ctx", {}))

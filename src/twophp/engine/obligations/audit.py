@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from twophp.core.errors import JournalBroken
+from twophp.core.misfits import misfit
 from twophp.core.obligation import EVENTS, OBLIGATION, State
 from twophp.core.records import Instant, Key
 from twophp.ports import MOST_ROWS, JournalLine, Tally
@@ -92,7 +93,8 @@ def check_chain(lines: Iterable[bytes | str]) -> int:
         try:
             line = msgspec.json.decode(text, type=AuditLine)
         except msgspec.DecodeError as error:
-            raise JournalBroken(f"line {count} of the export is not an audit line: {error}") from error
+            said = misfit(error, AuditLine)
+            raise JournalBroken(f"line {count} of the export is not an audit line: {said}") from error
         if _chained(chain, line).chain != line.chain:
             raise JournalBroken(f"line {count} of the export, or one before it, was changed or is missing")
         chain = line.chain

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from twophp.core.errors import Refused
+from twophp.core.misfits import unwritable
 from twophp.core.obligation import Obligation, Resolution, State
 from twophp.delivery.calling import Caller
 from twophp.delivery.outbox import Deliver, Delivery, OutboxMessage
@@ -51,7 +52,7 @@ def encode_payload(payload: Any) -> bytes:
     try:
         return _encode(payload)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Refused(f"the payload cannot be stored: {error}", code="payload_not_canonical") from error
+        raise Refused(f"the payload cannot be stored: {unwritable(error)}", code="payload_not_canonical") from error
 
 
 def decode_payload(stored: bytes | None) -> Any:
