@@ -53,6 +53,30 @@ def test_it_writes_only_where_it_says_so(well_kept: Path) -> None:
     assert "Everything is only read, with one exception" in help_
 
 
+@pytest.mark.parametrize("what", ["text", "foreign", "central", "folder"])
+def test_nothing_is_written_beside_what_is_not_ours(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def make() -> None:
+        await (await open_central(f"sqlite:///{path}")).close()
+
+    path = tmp_path / "somebody's"
+    if what == "text":
+        path.write_text("a line\n" * 1_000, encoding="utf-8")
+    elif what == "foreign":
+        raw(path, "CREATE TABLE orders (id INTEGER)")
+    elif what == "central":
+        asyncio.run(make())
+    else:
+        path.mkdir()
+    before = sorted(tmp_path.iterdir())
+
+    def write(*_arguments: object) -> float:
+        raise AssertionError("a scratch database was made")
+
+    monkeypatch.setattr(doctor_store, "prove_writes", write)
+    assert "store.writes" not in doctor(path).findings
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_beside_a_running_service(well_kept: Path) -> None:
     async def visit() -> Told:
         async with orders(well_kept, clock=HandClock(system_clock())) as service:

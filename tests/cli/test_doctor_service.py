@@ -92,6 +92,24 @@ def test_an_application_that_takes_risks(well_kept: Path, monkeypatch: pytest.Mo
     assert len(app(well_kept.parent, monkeypatch, guarded).findings["policy POST /orders"]) == 1
 
 
+@pytest.mark.req("A-24")
+@pytest.mark.parametrize(
+    ("identify", "left"),
+    [
+        ("anonymous", "nobody is known, so no late confirm is let in"),
+        ("whoever", "a late confirm needs no more than the same identity"),
+    ],
+)
+def test_late_confirms_without_a_guard_are_told_as_at_the_servers_start(
+    well_kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, identify: str, left: str
+) -> None:
+    settings = GOOD.replace("whoever", identify).replace("Policy.standard()", 'Policy.standard(replay="REUSE")', 1)
+    (policy,) = app(well_kept.parent, monkeypatch, settings).findings["policy POST /orders"]
+    assert policy[1] == f"REUSE without a late_confirm_guard: {left}"
+    assert "late_confirm_guard=" in policy[2]
+    assert set(caplog.messages) == {f"POST /orders: {policy[1]}"}  # The doctor makes the middleware, as a server does.
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -47,6 +47,7 @@ from twophp.asgi.settings import (
     header_names,
     method_names,
     store_url,
+    unguarded,
 )
 from twophp.asgi.shapes import Shape, Shapes, name_of
 from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
@@ -57,7 +58,7 @@ from twophp.engine.current import take_over
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
 from twophp.engine.environment import SERVER, secret_in, with_environment
 from twophp.identity.head import effective_scheme, proxies
-from twophp.identity.identify import Identify, anonymous
+from twophp.identity.identify import Identify
 from twophp.observability.conditions import Conditions
 from twophp.ports import Clock
 from twophp.shipping.shipper import PULL_PATH
@@ -187,10 +188,8 @@ class TwoPhaseMiddleware:
         self._lifespan = Lifespan(app, self._open_around, self._start_or_later, self.stop, self._close)
         if self._settings.allow_insecure:
             log.warning("%s accepts two-phase requests without TLS (allow_insecure)", service)
-        if self._settings.late_confirm_guard is None:
-            for endpoint in endpoints:
-                if endpoint.policy.replay == "REUSE":
-                    log.warning("%s: REUSE without a late_confirm_guard: %s", endpoint.name, _what_is_left(identify))
+        for name, means in unguarded(self._settings):
+            log.warning("%s: %s", name, means)
 
     @property
     def settings(self) -> Settings:
@@ -470,9 +469,3 @@ async def _say(answer: Answer, send: Send) -> None:
         take_over(run.context)
     if run.raised is not None and run.said is not None and run.intent.mode is Mode.TRANSPARENT:
         raise run.raised  # After its answer, to the server, as it would without us.
-
-
-def _what_is_left(identify: Identify) -> str:
-    if identify is anonymous:
-        return "nobody is known, so no late confirm is let in"
-    return "a late confirm needs no more than the same identity"

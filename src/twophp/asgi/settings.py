@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from types import NoneType
 from typing import Final, Literal, TypeAlias, TypedDict
 
@@ -20,7 +20,7 @@ from twophp.core.settings import Kinds, check_bounds, check_kinds, several
 from twophp.engine.endpoints import NEVER_REGISTERED, Endpoints
 from twophp.engine.obligations.rules import Rules as ObligationRules
 from twophp.identity.head import Head, Proxies
-from twophp.identity.identify import Identify
+from twophp.identity.identify import Identify, anonymous
 from twophp.ports import Clock
 from twophp.shipping.shipper import Shipping, shipping
 from twophp.stores.urls import SUPPORTED, parse_store_url
@@ -148,6 +148,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+GUARD: Final = 'say late_confirm_guard=, such as fresh_credential(...) or hmac_guard(...), or replay="REJECT"'
+"""What to do about ``unguarded``."""
+
+
+def unguarded(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Each endpoint that lets late confirms in without a guard, and what is left to hold them (A-24)."""
+    if settings.late_confirm_guard is None:
+        is_anybody = settings.identify is anonymous
+        left = "nobody is known, so no late confirm is let in" if is_anybody else _SAME
+        for endpoint in settings.endpoints:
+            if endpoint.policy.replay == "REUSE":
+                yield endpoint.name, f"REUSE without a late_confirm_guard: {left}"
+
+
+_SAME: Final = "a late confirm needs no more than the same identity"
 _KINDS: Final[Kinds] = (
     (("service", "confirm_suffix"), (str,), "a text"),
     (

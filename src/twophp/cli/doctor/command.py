@@ -58,8 +58,9 @@ def doctor(
     """Check keys, store, journal, clock, TLS and policies, and say what to fix.
 
     STORE is the service's database; with --app it is found there. Everything is only read, with one exception: beside
-    the database a scratch database is made, written with a sync, and removed (--no-write leaves that out). Run it as
-    the service's user, where the service runs.
+    the database, or where it will be, a scratch database is made, written with a sync, and removed (--no-write leaves
+    that out). Nothing is written beside a file that is not the service's own. Run it as the service's user, where the
+    service runs.
 
     Exit codes: 0 all is well, 1 there are warnings, 2 something fails.
     """

@@ -66,7 +66,7 @@ def _missing(source: RingFile, path: str) -> Finding:
     try:
         needed = holds_seals(path)
     except TwoPHPError as error:
-        return failed_with("keys.ring", error, "correct what keeps the database from being read")
+        return failed_with("keys.ring", error, "make it readable for whoever runs this, or name the service's own")
     if needed:
         return fail("keys.ring", f"{source.path} is missing, and the database holds sealed payloads", RESTORE)
     return ok("keys.ring", f"{source.path} is not there yet; the service makes it on its first start")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, product, repeat
 from typing import Any, Final, TypeAlias
 
-from twophp.asgi.settings import Settings
+from twophp.asgi.settings import GUARD, Settings, unguarded
 from twophp.cli.doctor.findings import Finding, fail, ok, warn
 from twophp.cli.rows import lasted
 from twophp.core.policy import HOUR_MS, SECOND_MS, Policy
@@ -36,8 +36,9 @@ def check_service(settings: Settings, routes: Sequence[Any]) -> Iterator[Finding
     """Everything that the settings and the application's routes tell."""
     yield from _check_identity(settings)
     yield from _check_tls(settings)
+    late = dict(unguarded(settings))
     for endpoint in settings.endpoints:
-        yield from _check_policy(endpoint, settings)
+        yield from _check_policy(endpoint, late.get(endpoint.name))
     yield from _check_matches(settings.endpoints, settings.methods, routes)
 
 
@@ -82,9 +83,9 @@ def _check_outgoing(settings: Settings) -> Iterator[Finding]:
         yield ok("tls.outgoing", "callbacks and hooks go to checked receivers only")
 
 
-def _check_policy(endpoint: Endpoint, settings: Settings) -> Iterator[Finding]:
+def _check_policy(endpoint: Endpoint, late: str | None) -> Iterator[Finding]:
     check, policy = f"policy {endpoint.name}", endpoint.policy
-    found = [*_check_times(check, policy), *_check_repeats(check, policy, settings)]
+    found = [*_check_times(check, policy), *_check_repeats(check, policy, late)]
     yield from found
     if not found:
         times = f"TTL {lasted(policy.ttl_ms)}, grace {lasted(policy.delta_ms)}, lease {lasted(policy.lease_ms)}"
@@ -110,9 +111,10 @@ def _check_times(check: str, policy: Policy) -> Iterator[Finding]:
         yield warn(check, means, "shorten lease_ms; it is renewed meanwhile")
 
 
-def _check_repeats(check: str, policy: Policy, settings: Settings) -> Iterator[Finding]:
-    if policy.replay == "REUSE" and settings.late_confirm_guard is None:
-        yield warn(check, "REUSE without a late_confirm_guard: a late confirm needs no further proof", "add a guard")
+def _check_repeats(check: str, policy: Policy, late: str | None) -> Iterator[Finding]:
+    """``late`` is what the server says of its late confirms when it starts, if it says anything."""
+    if late is not None:
+        yield warn(check, late, GUARD)
     if policy.on_crash == "rerun":
         means = "on_crash=rerun: after a crash the handler runs again, whatever it had done"
         yield warn(

@@ -17,6 +17,7 @@ from twophp.core.errors import StoreUnavailable, TwoPHPError
 from twophp.ports import Clock
 from twophp.stores.sqlite.health import Health, is_wal, look_at, prove_writes
 from twophp.stores.sqlite.reader import ledger_reader
+from twophp.stores.sqlite.reading import reading
 
 QUICK_LINES: Final = 1_000
 SLOW_COMMIT_MS: Final = 50
@@ -29,6 +30,7 @@ MOUNTS: Final = Path("/proc/self/mountinfo")
 FORGETS: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 FAR: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"})
 LAYERS: Final = frozenset({"overlay", "aufs"})
+NOT_OURS: Final = frozenset({"foreign_database", "central_database", "not_a_database"})
 LIES: Final = frozenset({"nobarrier", "barrier=0"})
 
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
@@ -51,8 +53,20 @@ def check_store(path: str, steady: Clock, *, may_write: bool) -> Iterator[Findin
     yield from _check_file(path)
     yield from check_file_system(folder, mount_of(folder, _mounts()), os.environ)
     yield from _check_space(folder)
-    if may_write:
+    if may_write and may_be_ours(path):
         yield _check_writes(folder, steady)
+
+
+def may_be_ours(path: str) -> bool:
+    """Whether this is a service's database or the place for one. Beside what is somebody else's nothing is written."""
+    file = Path(path)
+    if not file.is_file():
+        return not file.exists()
+    try:
+        with reading(path):
+            return True
+    except TwoPHPError as error:
+        return error.code not in NOT_OURS
 
 
 def examine(path: str) -> Health | Finding:
