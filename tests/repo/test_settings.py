@@ -86,6 +86,51 @@ def test_what_resembles_nothing_gets_no_hint(take: Callable[..., Any]) -> None:
         take(zzzz=1, qqqq=2)
 
 
+MISUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: fresh_credential(claims=lambda _head: {}), "fresh_credential: say max_age_ms="),  # type: ignore[call-arg]
+    (lambda: TwoPhaseMiddleware(app), "TwoPhaseMiddleware: say identify= and policies="),  # type: ignore[call-arg]
+    (lambda: TwoPhaseMiddleware(app, policies={}), "TwoPhaseMiddleware: say identify="),  # type: ignore[call-arg]
+    (lambda: TwoPhaseMiddleware(app, anonymous), "TwoPhaseMiddleware: say identify= and policies="),  # type: ignore[call-arg]
+    (lambda: TwoPhaseTransport("memory:"), "TwoPhaseTransport: settings are given by their names"),  # type: ignore[call-arg]
+    (lambda: Policy(5), "Policy: settings are given by their names"),  # type: ignore[call-arg]
+    (lambda: Shipping(token="hush"), "Shipping: say url="),  # type: ignore[call-arg]
+    (lambda: calling("x"), "calling: settings are given by their names"),  # type: ignore[call-arg]
+]
+
+
+@pytest.mark.parametrize(("misuse", "words"), MISUSED, ids=[words for _misuse, words in MISUSED])
+def test_a_setting_that_is_not_said_is_named(misuse: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        misuse()
+    assert raised.value.message == words
+
+
+def test_a_type_error_of_somebody_elses_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object) -> None:
+        raise TypeError("not of how it was called")
+
+    monkeypatch.setattr("twophp.client.transports.settings_of", broken)
+    with pytest.raises(TypeError, match="not of how it was called"):
+        TwoPhaseTransport(**CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("TWOPHP_PATIENCE_S", "soon", "TWOPHP_PATIENCE_S: 'soon' is no number"),
+        ("TWOPHP_LEDGER_RETENTION_MS", "1.5", "TWOPHP_LEDGER_RETENTION_MS: '1.5' is no whole number"),
+        ("TWOPHP_ALLOW_INSECURE", "yes", "TWOPHP_ALLOW_INSECURE: 'yes' is neither 1 nor 0"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_named_with_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, words: str
+) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ConfigError) as raised:
+        TwoPhaseTransport(**CLIENT)
+    assert raised.value.message == words
+
+
 WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Policy, {"ttl_ms": "5", "delta_ms": 1}, "ttl_ms must be a whole number"),
     (Policy.standard, {"ttl_ms": 1.5}, "ttl_ms must be a whole number, not 1.5"),

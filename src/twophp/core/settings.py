@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
 from types import NoneType
-from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -55,22 +55,49 @@ def knows_its_settings(
         spread = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
         known = {parameter.name for parameter in named if parameter.kind not in spread and parameter.name != "self"}
         known.update(*(keys.__annotations__ for keys in more))
+        by_place = [one.name for one in named if _is_needed(one) and one.kind is not Parameter.KEYWORD_ONLY]
+        by_name = [one.name for one in named if _is_needed(one) and one.kind is Parameter.KEYWORD_ONLY]
         name = of or function.__qualname__.removesuffix(".__init__")
 
         @wraps(function)
         def checked(*args: P.args, **settings: P.kwargs) -> R:
             refuse_unknown(name, settings, known, code)
-            return function(*args, **settings)
+            try:
+                return function(*args, **settings)
+            except TypeError as error:
+                if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                    raise  # Of what it does, and not of how it was called.
+                raise _misused(name, [*by_place[len(args) :], *by_name], settings, code) from None
 
         return checked
 
     return decorate
 
 
+def _is_needed(parameter: Parameter) -> bool:
+    spread = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
+    return parameter.default is Parameter.empty and parameter.kind not in spread
+
+
+def _misused(of: str, needed: Iterable[str], given: Collection[str], code: str) -> ConfigError:
+    """What Python calls a TypeError: a setting that has to be said was not, or one was given without its name."""
+    missing = [f"{name}=" for name in needed if name not in given]
+    said = f"say {' and '.join(missing)}" if missing else "settings are given by their names"
+    return ConfigError(f"{of}: {said}", code=code)
+
+
 class _SettingsMeta(msgspec.StructMeta):
     def __call__(cls, *args: Any, **settings: Any) -> Any:  # noqa: N805 - of a metaclass.
         refuse_unknown(cls.__name__, settings, cls.__struct_fields__, cls.bad_code)
-        return super().__call__(*args, **settings)
+        try:
+            return super().__call__(*args, **settings)
+        except TypeError:
+            needed = [
+                field.name for field in msgspec.structs.fields(cast("type[msgspec.Struct]", cls)) if field.required
+            ]
+            if args or not settings.keys() >= set(needed):
+                raise _misused(cls.__name__, needed, settings, cls.bad_code) from None
+            raise
 
     bad_code: str
 
