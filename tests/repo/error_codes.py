@@ -18,7 +18,7 @@ FIRST = {"ApiProblem", "Refuse", "_check", "_failed", "_say", "_unresolved", "pr
 """Callables whose first argument is a code."""
 SHARED = {"OUTCOME_INDETERMINATE": OUTCOME_INDETERMINATE}
 """Constants that other modules import."""
-NO_CODES = ("engine/egress", "stores/sqlite/surface.py", "stores/postgres_surface.py", "registrar/memory_bench.py")
+NO_CODES = ("delivery/egress", "stores/sqlite/surface.py", "stores/postgres_surface.py", "registrar/memory_bench.py")
 """Where they are other functions: of the gate, whose argument is a reason, or of a probe."""
 
 
