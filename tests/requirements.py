@@ -107,17 +107,47 @@ def unshown(rows: Mapping[str, Row], features: Mapping[str, bool], results: Iter
 
 
 def render(rows: Mapping[str, Row], features: Mapping[str, bool], results: Iterable[Result]) -> str:
-    """Write the page. The same results, in whatever order, give the same bytes."""
+    """Write the page of every row. The same results, in whatever order, give the same bytes."""
     grouped = results_by_id(results)
-    states = {id_: state_of(result.outcome for result in grouped.get(id_, ())) for id_ in rows}
+    states = _states(rows, grouped)
     sections = [_section(name, features[name], rows, states, grouped) for name in features]
     return "\n".join([_HEAD, _totals(rows, features, states), *sections])
 
 
-_HEAD = """# Conformance
+def summary(rows: Mapping[str, Row], features: Mapping[str, bool], results: Iterable[Result]) -> str:
+    """Write the page in git: numbers of rows by feature and no names of tests, so it changes when a number does."""
+    states = _states(rows, results_by_id(results))
+    lines = ["| Feature | Done | MUST rows | shown | missing | Other rows | shown |", "|---|---|---|---|---|---|---|"]
+    for name, done in features.items():
+        mine = [row for row in rows.values() if row.feature == name]
+        lines.append(f"| {name} | {'yes' if done else 'no'} | {_shown(mine, states)} |")
+    lines.append(f"| all | | {_shown(list(rows.values()), states)} |")
+    return "\n".join([_SUMMARY, *lines]) + "\n"
 
-Each requirement of [requirements/](requirements/README.md), the tests that show it, and how they ended. Written by a
-full test run (`make test`); do not edit.
+
+def _shown(rows: Sequence[Row], states: Mapping[str, str]) -> str:
+    """The four figures of one line of the summary."""
+    musts = [states[row.id] == "passing" for row in rows if row.is_must]
+    others = [states[row.id] == "passing" for row in rows if not row.is_must]
+    figures = (len(musts), sum(musts), len(musts) - sum(musts), len(others), sum(others))
+    return " | ".join(map(str, figures))
+
+
+def _states(rows: Mapping[str, Row], grouped: Mapping[str, list[Result]]) -> dict[str, str]:
+    return {id_: state_of(result.outcome for result in grouped.get(id_, ())) for id_ in rows}
+
+
+_HEAD = """# Every requirement and its tests
+
+The tests that show each requirement, and how they ended. Written by a full test run (`make test`).
+"""
+_SUMMARY = """# Conformance
+
+How many [requirements](requirements/README.md) a passing test shows. A full test run (`make test`) writes this page;
+do not edit it. The same run writes `build/conformance.md`: every requirement, its tests, and how they ended.
+`make docs` appends those tables to this page of the site.
+
+A MUST row of a feature that is done, without a passing test, makes the run red.
 """
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.requirements import Result, Row, load, read_rows, render, state_of, unshown
+from tests.requirements import Result, Row, load, read_rows, render, state_of, summary, unshown
 
 FOLDER = Path(__file__).parents[2] / "docs" / "requirements"
 
@@ -65,6 +65,26 @@ def test_the_page_names_each_test_once_whatever_the_order() -> None:
     tests = "`tests/test_a.py::test_a`<br>`tests/test_b.py::test_b`"
     assert f"| P-1-a | MUST NOT | passing | Never twice. | {tests} |" in page
     assert "| [kernel](#kernel) | yes | 2 | 1 | 0 | 0 | 1 |" in page
+
+
+def test_the_summary_counts_by_feature() -> None:
+    page = summary(ROWS, FEATURES, [result("passed", "P-1-b"), result("failed", "P-1-a")])
+    assert "| kernel | yes | 1 | 0 | 1 | 1 | 1 |\n| client | no | 1 | 0 | 1 | 0 | 0 |" in page
+    assert "| all | | 2 | 0 | 2 | 1 | 1 |" in page
+
+
+def test_the_summary_changes_only_with_a_number() -> None:
+    one, two = result("passed", "P-1-a"), result("passed", "P-1-a", test="tests/test_b.py::test_b")
+    assert summary(ROWS, FEATURES, [one]) == summary(ROWS, FEATURES, [two, one])
+    assert summary(ROWS, FEATURES, [one]) != summary(ROWS, FEATURES, [])
+
+
+def test_the_summary_in_git_counts_the_rows_that_there_are() -> None:
+    rows, features = load(FOLDER)
+    expected = [(name, sum(row.is_must for row in rows.values() if row.feature == name)) for name in features]
+    lines = (FOLDER.parent / "conformance.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("|")]
+    assert [(line[1], int(line[3])) for line in cells[2:-1]] == expected
 
 
 @pytest.mark.parametrize("extra", ["| P-1-a | MAY | kernel | again |", "| P-1-z | MAY | nowhere | no such feature |"])
