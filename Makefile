@@ -35,8 +35,9 @@ bench: .venv/.ready ## Measure every bar, and write bench/latest.json; ARGS="--q
 trace: .venv/.ready ## Count the calls, files and opcodes of one handshake; ARGS="--json" for a machine
 	@$(BIN)/python -m tools.trace $(ARGS)
 
-docs: .venv/.ready ## Write the generated pages again
+docs: .venv/.ready ## Write the generated pages, build the site in build/site, check its links
 	@$(BIN)/python -m tools.docs
+	@$(BIN)/python -m tools.site
 
 screenshots: .venv/.ready ## Write docs/screenshots again: every page of the central ledger, light and dark
 	@tools/need chromium
@@ -44,7 +45,7 @@ screenshots: .venv/.ready ## Write docs/screenshots again: every page of the cen
 
 lock: .venv/.ready ## Pin the newest dependencies by hash in requirements/dev.txt
 	@echo "lock: requirements/dev.txt"
-	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --group dev --universal --python-version 3.11 \
+	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --group dev --group docs --universal --python-version 3.11 \
 		--generate-hashes --custom-compile-command "make lock" \
 		--output-file requirements/dev.txt
 	@echo "lock: bench/peers.txt"

@@ -1,4 +1,4 @@
-"""docs/machines.md: the rules as diagrams and tables, drawn from the very tables that decide.
+"""docs/explanation/machines.md: the rules as diagrams and tables, drawn from the very tables that decide.
 
 Nothing here knows a rule. What the page shows is what ``decide`` looks up, so it cannot say anything else.
 """

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 Page = Callable[[], str]
 
 PAGES: Mapping[str, Page] = {
-    "docs/machines.md": diagrams.machines,
-    "docs/obligations.md": obligations_page.obligations_page,
-    "docs/registrar.md": registrar_page.registrar_page,
-    "docs/server.md": server_page.server_page,
+    "docs/explanation/machines.md": diagrams.machines,
+    "docs/reference/obligations.md": obligations_page.obligations_page,
+    "docs/reference/registrar.md": registrar_page.registrar_page,
+    "docs/reference/server.md": server_page.server_page,
 }
 
 

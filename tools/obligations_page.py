@@ -1,4 +1,4 @@
-"""docs/obligations.md: prose from obligations_page.md beside this file, diagram and tables from the rules."""
+"""docs/reference/obligations.md: prose from obligations_page.md beside this file, diagram and tables from the rules."""
 
 from __future__ import annotations
 

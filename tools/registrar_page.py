@@ -1,4 +1,4 @@
-"""docs/registrar.md: prose from registrar_page.md beside this file, diagram and tables from the rules themselves."""
+"""docs/reference/registrar.md: prose from registrar_page.md beside this file, the rest from the rules."""
 
 from __future__ import annotations
 

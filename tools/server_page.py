@@ -1,4 +1,4 @@
-"""docs/server.md: prose from server_page.md beside this file, tables from the settings, codes and the last bench."""
+"""docs/reference/server.md: prose from server_page.md beside this file, tables from the code and the last bench."""
 
 from __future__ import annotations
 

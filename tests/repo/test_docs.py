@@ -9,17 +9,30 @@ import pytest
 
 from tools import docs
 
-LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 PAGES = [
     *docs.ROOT.glob("*.md"),
     *(page for folder in ("docs", "examples") for page in (docs.ROOT / folder).rglob("*.md")),
 ]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def dead_links(page: Path) -> list[str]:
-    """Return the relative links of a page that lead nowhere."""
-    links = LINK.findall(page.read_text(encoding="utf-8"))
-    return [link for link in links if not (page.parent / link).exists()]
+    """Return the relative links of a page that lead to no file, or to no heading of it."""
+    dead = []
+    for link, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        target = page.parent / link if link else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            dead.append(f"{link}#{anchor}" if anchor else link)
+    return dead
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings, as GitHub and the site make them."""
+    headings = HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
 
 
 def test_the_generated_pages_are_what_the_code_says() -> None:
@@ -41,5 +54,6 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_a_dead_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("[me](page.md#top), [gone](gone.md) and [away](https://example.com/x)", encoding="utf-8")
-    assert dead_links(page) == ["gone.md"]
+    text = "# The top: `a`\n[me](page.md#the-top-a), [gone](gone.md), [here](#no), [away](https://example.com/x)"
+    page.write_text(f"{text}\n```sh\n# no\n```\n", encoding="utf-8")
+    assert dead_links(page) == ["gone.md", "#no"]

@@ -12,8 +12,12 @@ import pytest
 from tools import docs
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [docs.ROOT / "README.md", *sorted((docs.ROOT / "docs").glob("*.md"))]
-WITH_EXAMPLES = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
+FOLDERS = ("tutorial", "how-to", "reference", "explanation")
+PAGES = [
+    *(docs.ROOT / name for name in ("README.md", "docs/index.md", "docs/errors.md", "docs/glossary.md")),
+    *(page for folder in FOLDERS for page in sorted((docs.ROOT / "docs" / folder).glob("*.md"))),
+]
+WITH_EXAMPLES = [page for page in PAGES if page.exists() and BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
 def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:

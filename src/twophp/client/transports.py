@@ -33,7 +33,8 @@ class TwoPhaseTransport(SyncBase):
     """For ``httpx.Client`` and ``httpx2.Client``: a POST, PUT, PATCH or DELETE does both phases, anything else passes.
 
     ``transport`` is what really sends, where the default (``HTTPTransport()`` of the library that makes the requests)
-    will not do: for certificates, limits, HTTP/2. It is closed with this one. Every other setting is in docs/client.md.
+    will not do: for certificates, limits, HTTP/2. It is closed with this one. Every other setting is in
+    docs/reference/client.md.
     """
 
     @knows_its_settings(Options)

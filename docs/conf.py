@@ -1,0 +1,59 @@
+"""How Sphinx builds these pages (ADR 39). ``make docs`` runs it; nothing here may load anything from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+from twophp import __version__
+
+HERE = Path(__file__).parent
+# IDs of requirements are for those who work on the code.
+REQUIREMENT = re.compile(r" ?\((?:A-\d|P-\d|OBL-|REG-|T\d-\d)[^()]*\)")
+ROWS = HERE.parent / "build" / "conformance.md"
+
+project = "twophp"
+release = version = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["vectors", "screenshots"]
+html_theme = "furo"
+html_title = "twophp"
+html_show_copyright = False
+html_copy_source = False
+html_theme_options = {"footer_icons": [], "top_of_page_buttons": []}
+# Links and anchors are those that the pages have as files: a heading is an anchor under the same name everywhere.
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "exclude-members": "__init__, __new__"}
+
+
+def append_rows(_app: Sphinx, name: str, source: list[str]) -> None:
+    """Append the rows of the last full test run to the page of their numbers."""
+    if name == "conformance" and ROWS.exists():
+        source[0] += "\n" + ROWS.read_text(encoding="utf-8").replace("\n## ", "\n### ").replace(
+            "# Every", "## Every", 1
+        )
+
+
+def leave_out_missing(_app: Sphinx, name: str, source: list[str]) -> None:
+    """Take the page of error codes out of the navigation while there is none."""
+    if name == "reference/index" and not (HERE / "errors.md").exists():
+        source[0] = source[0].replace("\n/errors\n", "\n")
+
+
+def leave_out_ids(_app: Sphinx, _what: str, _name: str, _of: Any, _options: Any, lines: list[str]) -> None:
+    """Take the IDs of requirements out of a docstring."""
+    lines[:] = REQUIREMENT.sub("", "\n".join(lines)).split("\n")
+
+
+def setup(app: Sphinx) -> None:
+    """Take mermaid diagrams for text: drawing them needs a script from elsewhere, and each stands beside its table."""
+    app.add_lexer("mermaid", TextLexer)
+    app.connect("source-read", append_rows)
+    app.connect("source-read", leave_out_missing)
+    app.connect("autodoc-process-docstring", leave_out_ids)
