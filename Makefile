@@ -17,7 +17,7 @@ demo: .venv/.ready ## See it work
 	@$(BIN)/twophp demo --once $(ARGS)
 
 test: lint ## Lint, then every test; ARGS="tests/core -k name" narrows it
-	@tools/need git node-express postgresql strace chromium
+	@tools/need git curl openssl node-express postgresql strace chromium
 	@echo "test: pytest $(ARGS)"
 	@$(BIN)/pytest -q -n 2 $(ARGS)
 

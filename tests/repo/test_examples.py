@@ -1,4 +1,4 @@
-"""Every Python block of the pages runs."""
+"""Every Python block of the pages runs; test_pages.py runs those of the pages that have commands, too."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.repo.pages import has_session
 from tools import docs
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -17,7 +18,15 @@ PAGES = [
     *(docs.ROOT / name for name in ("README.md", "docs/index.md", "docs/errors.md", "docs/glossary.md")),
     *(page for folder in FOLDERS for page in sorted((docs.ROOT / "docs" / folder).glob("*.md"))),
 ]
-WITH_EXAMPLES = [page for page in PAGES if page.exists() and BLOCK.search(page.read_text(encoding="utf-8"))]
+
+
+def is_ours(page: Path) -> bool:
+    """Whether a page's Python blocks are one program. In a guide with commands they are files of a session."""
+    text = page.read_text(encoding="utf-8")
+    return bool(BLOCK.search(text)) and not (page.parent.name in {"tutorial", "how-to"} and has_session(text))
+
+
+WITH_EXAMPLES = [page for page in PAGES if page.exists() and is_ours(page)]
 
 
 def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
