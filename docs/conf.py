@@ -19,6 +19,7 @@ ROWS = HERE.parent / "build" / "conformance.md"
 project = "twophp"
 release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
+myst_enable_extensions = ["deflist"]
 exclude_patterns = ["vectors", "screenshots"]
 html_theme = "furo"
 html_title = "twophp"

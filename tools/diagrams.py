@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from twophp.core import call_machine, compensation, obligation, phase, registrar, surface
 from twophp.core.call import Stage
@@ -17,7 +17,7 @@ from twophp.core.machine import Cell, Goto, Ignore, Never, Refuse, Replay
 from twophp.core.registration import STEPS
 from twophp.core.rulebook import Rule
 
-PAGE = "machines.md"
+PAGE = "explanation/machines.md"
 
 INTRODUCTION = """\
 # The machines
@@ -100,6 +100,7 @@ def machines() -> str:
 def write(docs: Path) -> list[Path]:
     """Write the page into ``docs`` and return what was written."""
     target = docs / PAGE
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(machines(), encoding="utf-8")
     return [target]
 
@@ -191,21 +192,23 @@ def _id(state: StrEnum) -> str:
 
 
 def rules(ordered: Iterable[Rule[Any]]) -> str:
-    """A decision list as a table, in its order."""
-    columns = ("Row", "When", "Code", "Cause", "Prior shown", "Effect", "Enforces")
-    rows = (
-        (
-            rule.row,
-            rule.says,
-            f"`{rule.code}`",
-            f"`{rule.cause}`" if rule.cause else "",
-            "yes" if rule.discloses else "no",
-            "yes" if rule.admits else "none",
-            ", ".join(rule.requirements),
-        )
-        for rule in ordered
-    )
-    return markdown(columns, rows)
+    """A decision list as a table, in its order, with the requirements that each rule enforces."""
+    found = ((rule.row, *_told(rule), ", ".join(rule.requirements)) for rule in ordered)
+    return markdown(("Row", *RULE, "Enforces"), found)
+
+
+def rules_in_order(ordered: Iterable[Rule[Any]]) -> str:
+    """A decision list as a table for those who use it: numbered, without IDs."""
+    return markdown(("", *RULE), ((str(number), *_told(rule)) for number, rule in enumerate(ordered, 1)))
+
+
+RULE: Final = ("When", "Code", "Cause", "Prior shown", "Effect")
+
+
+def _told(rule: Rule[Any]) -> tuple[str, ...]:
+    cause = f"`{rule.cause}`" if rule.cause else ""
+    shown, effect = "yes" if rule.discloses else "no", "yes" if rule.admits else "none"
+    return rule.says, f"`{rule.code}`", cause, shown, effect
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

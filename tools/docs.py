@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools import diagrams, obligations_page, registrar_page, server_page
+from tools import cli_page, diagrams, obligations_page, registrar_page, server_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,6 +17,7 @@ Page = Callable[[], str]
 
 PAGES: Mapping[str, Page] = {
     "docs/explanation/machines.md": diagrams.machines,
+    "docs/reference/cli.md": cli_page.cli_page,
     "docs/reference/obligations.md": obligations_page.obligations_page,
     "docs/reference/registrar.md": registrar_page.registrar_page,
     "docs/reference/server.md": server_page.server_page,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.diagrams import markdown, registrar_states, rules
+from tools.diagrams import markdown, registrar_states, rules_in_order
 from twophp.core import compensation, registrar
 from twophp.core.rulebook import CODES
 from twophp.core.surface import CRITERIA
@@ -17,8 +17,8 @@ def registrar_page() -> str:
     parts = {
         "states": registrar_states(),
         "codes": markdown(("Code", "Says"), ((f"`{code}`", says.replace("``", "`")) for code, says in CODES.items())),
-        "rules": rules(registrar.RULES),
-        "compensation": rules(compensation.RULES),
+        "rules": rules_in_order(registrar.RULES),
+        "compensation": rules_in_order(compensation.RULES),
         "criteria": markdown(("Criterion", "What must be proven"), CRITERIA.items()),
     }
     text = PROSE.read_text(encoding="utf-8")

@@ -124,5 +124,5 @@ def test_every_variable_is_for_a_setting_and_on_its_page() -> None:
     assert {one.setting for one in SERVER.values()} - own <= set(Settings.__struct_fields__)
     assert {one.setting for one in CLIENT.values()} <= set(ClientSettings.__struct_fields__)
     for variables, page in ((SERVER, "server.md"), (CLIENT, "client.md")):
-        text = (docs.ROOT / "docs" / page).read_text(encoding="utf-8")
+        text = (docs.ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
         assert [name for name in variables if f"`{name}" not in text] == []
