@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pygments.lexers.special import TextLexer
@@ -14,6 +15,13 @@ from twophp import __version__
 HERE = Path(__file__).parent
 # IDs of requirements are for those who work on the code.
 REQUIREMENT = re.compile(r" ?\((?:A-\d|P-\d|OBL-|REG-|T\d-\d)[^()]*\)")
+STANDS_FOR = re.compile(r"# .+\n\nThe site has \[(\S+)\]\(\S+\) here\.\n")
+LINK = re.compile(r"\[([^][]+)\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?\)")
+PAGES = {
+    found[1]: str(page.relative_to(HERE))
+    for page in HERE.rglob("*.md")
+    if (found := STANDS_FOR.match(page.read_text(encoding="utf-8")))
+}
 ROWS = HERE.parent / "build" / "conformance.md"
 
 project = "twophp"
@@ -41,6 +49,23 @@ def append_rows(_app: Sphinx, name: str, source: list[str]) -> None:
         )
 
 
+def bring_in(_app: Sphinx, name: str, source: list[str]) -> None:
+    """Put the file that a page stands for in its place: the changelog and its like, and the examples' READMEs."""
+    if found := STANDS_FOR.match(source[0]):
+        file = PurePosixPath(found[1])
+        text = (HERE.parent / file).read_text(encoding="utf-8")
+        source[0] = LINK.sub(lambda link: _link(link, file, name), text) + source[0][found.end() :]
+
+
+def _link(link: re.Match[str], file: PurePosixPath, name: str) -> str:
+    """A link of a file elsewhere in the project, as a page has it. One that leads to no page is only its text."""
+    target = os.path.normpath(file.parent / link[2]) if link[2] else str(file)
+    pages = PAGES.get(target) or (target.removeprefix("docs/") if target.startswith("docs/") else None)
+    if pages is None:
+        return link[1]
+    return f"[{link[1]}]({os.path.relpath(pages, PurePosixPath(name).parent)}{link[3] or ''})"
+
+
 def leave_out_missing(_app: Sphinx, name: str, source: list[str]) -> None:
     """Take the page of error codes out of the navigation while there is none."""
     if name == "reference/index" and not (HERE / "errors.md").exists():
@@ -56,5 +81,6 @@ def setup(app: Sphinx) -> None:
     """Take mermaid diagrams for text: drawing them needs a script from elsewhere, and each stands beside its table."""
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", append_rows)
+    app.connect("source-read", bring_in)
     app.connect("source-read", leave_out_missing)
     app.connect("autodoc-process-docstring", leave_out_ids)
