@@ -22,7 +22,7 @@ BLOCK = re.compile(r"^(<!-- not run: .+ -->\n)?```(\w+)\n(.*?)^```$", re.MULTILI
 FILE = re.compile(r"# ([\w.]+)\n")
 PORT = re.compile(r"(?<=[: ])8\d{3}\b")
 MARK = "--- block {} ---"
-TIME_LIMIT_S = 180
+TIME_LIMIT_S = 600  # A page takes half a minute at most on a quiet machine.
 
 
 class PageError(AssertionError):
@@ -63,7 +63,8 @@ def run(markdown: str, folder: Path) -> None:
     script = "\n".join(["set -eo pipefail", *(_shell(number, block) for number, block in enumerate(parts))])
     code, output = _session(script, folder)
     if code:
-        raise PageError(f"the page's commands ended with {code}:\n{output}")
+        why = f"ended with {code}" if code > 0 else f"were not done after {TIME_LIMIT_S} s"
+        raise PageError(f"the page's commands {why}:\n{output}")
     for number, block in enumerate(parts):
         if block.language == "text":
             _compare(block.text, _printed(output, number))
