@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.postgres import postgres_url
+from tests.stores.schemas import schema
+
+__all__ = ["postgres_url", "schema"]
+
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     shown = getattr(getattr(item, "function", None), "__requirements__", ())

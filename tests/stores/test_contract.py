@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores.schemas import Schema
 from twophp.stores.memory import MemoryStore
+from twophp.stores.postgres import PostgresStore
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing import DURABLE, SHARED, SQL_STATEMENTS, OpenStore, StoreContract
 
@@ -25,6 +27,14 @@ class TestSQLite(StoreContract):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> OpenStore:
         return lambda clock: SQLiteStore(str(tmp_path / "ledger.db"), clock=clock)
+
+
+class TestPostgreSQL(StoreContract):
+    capabilities = frozenset({DURABLE, SHARED, SQL_STATEMENTS})
+
+    @pytest.fixture
+    def open_store(self, schema: Schema) -> OpenStore:
+        return lambda clock: PostgresStore(schema.url, clock=clock)
 
 
 def test_without_pytest_the_contract_says_what_it_needs() -> None:

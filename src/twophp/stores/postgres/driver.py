@@ -1,0 +1,156 @@
+"""PostgreSQL through asyncpg: what an URL says, a pool that promises durability, and the one table of its errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from twophp.core.errors import (
+    ConfigError,
+    ConstraintViolation,
+    Refused,
+    StoreError,
+    StoreOverloaded,
+    StoreUnavailable,
+    TwoPHPError,
+)
+from twophp.stores.postgres.kinds import sql
+
+try:
+    import asyncpg  # type: ignore[import-untyped]
+except ImportError:  # pragma: no cover - the extra is part of what the tests install.
+    asyncpg = None
+    UNHEARD: tuple[Any, ...] = ()
+    THEIRS: tuple[Any, ...] = ()
+else:
+    # The server said nothing, or was cut off in the middle of a word: the driver then finds its own state impossible.
+    UNHEARD = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+    THEIRS = (asyncpg.PostgresError, *UNHEARD)
+
+SCHEMES: Final = ("postgresql", "postgres")
+SCHEMA: Final = "twophp"
+CONNECTIONS: Final = 6
+CONNECT_S: Final = 10
+STATEMENT_S: Final = 60
+
+# Nearly every statement finds a few rows by their keys, and no guess of the planner may cost more than that.
+_SETTINGS: Final = {"application_name": "twophp", "jit": "off", "plan_cache_mode": "force_generic_plan"}
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a ledger lies: a database, and a schema in it."""
+
+    dsn: str
+    schema: str = SCHEMA
+    is_pooled: bool = False  # The URL says that PgBouncer, or the like, stands between.
+
+
+def place_of(url: str) -> Place:
+    """What a URL says. ``schema`` and ``pgbouncer`` are ours, every other option is the driver's."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    schema, pooled = options.pop("schema", SCHEMA), options.pop("pgbouncer", "0")
+    if not _NAME.fullmatch(schema):
+        message = f"schema={schema} is no name for a schema: small letters, digits and _, not more than 40"
+        raise ConfigError(message, code="bad_store_url")
+    if pooled not in ("0", "1"):
+        raise ConfigError("pgbouncer is 1 or 0", code="bad_store_url")
+    return Place(urlunsplit(parts._replace(query=urlencode(options))), schema, pooled == "1")
+
+
+def translate(error: Exception) -> TwoPHPError:
+    """Our error for one of theirs."""
+    if isinstance(error, TwoPHPError):
+        return error
+    for theirs, ours, code, message in _errors():
+        if isinstance(error, theirs):
+            return ours(f"{message}: {error}", code=code)
+    return StoreError(f"the change cannot be written: {error!r}", code="bad_change")
+
+
+def _errors() -> tuple[tuple[Any, type[TwoPHPError], str, str], ...]:
+    """What PostgreSQL and its driver say -> what we say. The first match counts."""
+    said = asyncpg.exceptions
+    return (
+        (said.DataError, StoreError, "bad_change", "the database takes no such value"),
+        (said.DiskFullError, StoreUnavailable, "disk_full", "the database's disk is full"),
+        (said.ReadOnlySQLTransactionError, StoreUnavailable, "store_read_only", "the database cannot be written"),
+        (said.TooManyConnectionsError, StoreOverloaded, "store_overloaded", "the database takes no more connections"),
+        ((said.CharacterNotInRepertoireError, said.UntranslatableCharacterError), Refused, "bad_text", "no such text"),
+        (said.InsufficientPrivilegeError, ConfigError, "no_privilege", "the database refuses"),
+        (said.InvalidAuthorizationSpecificationError, ConfigError, "no_privilege", "the database knows us not"),
+        (said.InvalidCatalogNameError, ConfigError, "no_such_database", "there is no such database"),
+        (said.IntegrityConstraintViolationError, ConstraintViolation, "constraint", "the change breaks a constraint"),
+        (
+            (said.PostgresConnectionError, said.OperatorInterventionError, *UNHEARD),
+            StoreUnavailable,
+            "store_unavailable",
+            "the database does not answer",
+        ),
+        ((said.TransactionRollbackError, said.LockNotAvailableError), StoreUnavailable, "store_busy", "others hold it"),
+        (said.PostgresError, StoreError, "store_error", "the database failed"),
+    )
+
+
+def may_be_decided_again(error: Exception) -> bool:
+    """Whether somebody else was quicker: what is decided on what is there now may succeed."""
+    said = asyncpg.exceptions
+    return isinstance(error, said.UniqueViolationError | said.TransactionRollbackError | said.LockNotAvailableError)
+
+
+def is_about_the_change(error: Exception) -> bool:
+    """Whether the server is well, and what it was asked to write is not."""
+    said = asyncpg.exceptions
+    if isinstance(error, said.DataError | said.IntegrityConstraintViolationError | TwoPHPError):
+        return True
+    return not isinstance(error, THEIRS)
+
+
+@asynccontextmanager
+async def in_our_words() -> AsyncIterator[None]:
+    """Whatever they raise becomes ours."""
+    try:
+        yield
+    except THEIRS as error:
+        raise translate(error) from error
+
+
+async def open_pool(place: Place) -> tuple[Any, bool]:
+    """Connect, and find out whether a pooler stands between: it hands out sessions that cannot be set up or kept."""
+    if asyncpg is None:
+        raise ConfigError("PostgreSQL needs twophp[postgres]", code="no_driver")
+    if not place.is_pooled:
+        with suppress(asyncpg.exceptions.ProtocolViolationError):  # PgBouncer takes no such settings.
+            pool = await _pool(place, cache=100, settings=_SETTINGS)
+            connection = await pool.acquire()
+            try:
+                is_direct = await connection.fetchval(sql("backend")) == connection.get_server_pid()
+            finally:
+                await pool.release(connection)
+            if is_direct:
+                return pool, False
+            await pool.close()
+    return await _pool(place, cache=0, settings={"application_name": "twophp"}), True
+
+
+async def _pool(place: Place, *, cache: int, settings: dict[str, str]) -> Any:
+    return await asyncpg.create_pool(
+        place.dsn,
+        min_size=1,
+        max_size=CONNECTIONS,
+        timeout=CONNECT_S,
+        command_timeout=STATEMENT_S,
+        statement_cache_size=cache,
+        server_settings=settings,
+        reset=_leave,
+    )
+
+
+async def _leave(_connection: Any) -> None:
+    """Nothing is to be undone when a connection goes back: all that is ever set ends with its transaction."""
