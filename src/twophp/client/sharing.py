@@ -43,7 +43,7 @@ def terms_of(settings: Settings) -> Terms | None:
     if keys is None:
         keys = (os.environ.get(KEYS_VARIABLE), os.environ.get(KEYS_FILE_VARIABLE))
     return (
-        os.path.realpath(where.path),
+        os.path.realpath(where.path) if where.kind == "sqlite" else where.path,
         settings.source,
         settings.lease_s,
         settings.ledger_retention_ms,

@@ -1,18 +1,25 @@
-"""Store URLs: ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``; and the vault that goes with each."""
+"""Store URLs: ``memory:``, ``sqlite:///a.db``, ``postgresql://user@host/db``; and the vault that belongs to it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from twophp.core.errors import ConfigError
 from twophp.ports import Clock, Vault, WholeStore
 from twophp.stores.clock import system_clock
-from twophp.stores.keys import Keys, configured_keys, dev_ephemeral_key, provided_vault
+from twophp.stores.keys import (
+    KEYS_FILE_VARIABLE,
+    KEYS_VARIABLE,
+    Keys,
+    configured_keys,
+    dev_ephemeral_key,
+    provided_vault,
+)
 from twophp.stores.memory import MemoryStore
 from twophp.stores.ring_file import KeysFile, RingFile, watching_vault
 from twophp.stores.sqlite import SQLiteStore
@@ -20,14 +27,27 @@ from twophp.stores.sqlite.blocking import BlockingSQLite
 from twophp.stores.sqlite.reading import holds_seals, newest_seals
 from twophp.stores.vault import AesGcmVault, KeyRing
 
-SUPPORTED: Final = "memory:, sqlite:///relative.db or sqlite:////absolute.db"
+if TYPE_CHECKING:
+    from twophp.stores.postgres import PostgresStore
+
+SUPPORTED: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/database"
 _SQLITE: Final = "sqlite:///"
+_POSTGRESQL: Final = ("postgresql://", "postgres://")
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """A store that takes its time to open."""
+
+    async def open(self) -> None:
+        """Connect; until then it knows nothing."""
+        ...
 
 
 class StoreUrl(msgspec.Struct, frozen=True):
-    """A store URL, understood. ``path`` is empty unless the store is a file."""
+    """A store URL, understood. ``path`` is a file's, or the whole URL of a database; that may hold a password."""
 
-    kind: Literal["memory", "sqlite"]
+    kind: Literal["memory", "sqlite", "postgresql"]
     path: str = ""
 
 
@@ -38,6 +58,8 @@ def parse_store_url(url: str, *, supported: str = SUPPORTED) -> StoreUrl:
     """
     if url == "memory:":
         return StoreUrl("memory")
+    if url.startswith(_POSTGRESQL):
+        return StoreUrl("postgresql", url)
     path = url.removeprefix(_SQLITE)
     if path == url or path in ("", ":memory:"):
         scheme = url.partition(":")[0]  # No more of it: a URL may hold a password.
@@ -49,13 +71,21 @@ def parse_store_url(url: str, *, supported: str = SUPPORTED) -> StoreUrl:
 def absolute_url(url: str) -> str:
     """The same store, wherever it is opened from: the process may change its folder, or send the URL to another."""
     where = parse_store_url(url)
-    return url if where.kind == "memory" else f"{_SQLITE}{Path(where.path).absolute()}"
+    return f"{_SQLITE}{Path(where.path).absolute()}" if where.kind == "sqlite" else url
 
 
 def open_store(url: str, *, clock: Clock = system_clock) -> WholeStore:
-    """The store that ``url`` names, opened; made if it is not there."""
+    """The store that ``url`` names; made if it is not there. PostgreSQL's is open once it was entered."""
     where = parse_store_url(url)
+    if where.kind == "postgresql":
+        return _postgres(where.path, clock)
     return MemoryStore(clock=clock) if where.kind == "memory" else SQLiteStore(where.path, clock=clock)
+
+
+def _postgres(url: str, clock: Clock) -> PostgresStore:
+    from twophp.stores.postgres import PostgresStore  # noqa: PLC0415 - Whoever has no PostgreSQL needs no driver.
+
+    return PostgresStore(url, clock=clock)
 
 
 @asynccontextmanager
@@ -63,6 +93,8 @@ async def opening(url: str, *, clock: Clock = system_clock) -> AsyncIterator[Who
     """As ``open_store``, for a block that makes more of it: the store outlives the block, but not its failure."""
     store = open_store(url, clock=clock)
     try:
+        if isinstance(store, Opens):
+            await store.open()
         yield store
     except BaseException:
         await store.close()
@@ -80,6 +112,7 @@ def open_vault(url: str, keys: Keys | None = None, *, clock: Clock = system_cloc
 
     Its ring is ``keys``, which may be a callable that has it; or what ``TWOPHP_KEYS`` or ``TWOPHP_KEYS_FILE`` says; or
     else: for SQLite the file beside the database, made on the first start; for memory a ring that is forgotten with it.
+    For PostgreSQL there is no else: every replica needs the same ring, and no machine of them is the place for it.
     """
     where = parse_store_url(url)
     vault = _open_vault(where, keys, clock)
@@ -117,4 +150,9 @@ def ring_source(
         return KeysFile(configured)
     if configured is not None:
         return configured
+    if where.kind == "postgresql":
+        message = (
+            f"PostgreSQL needs a key ring that every replica has: set {KEYS_VARIABLE}, {KEYS_FILE_VARIABLE} or keys="
+        )
+        raise ConfigError(message, code="keys_required")
     return KeyRing.generate() if where.kind == "memory" else RingFile.beside(where.path, clock=clock)

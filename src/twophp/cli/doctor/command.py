@@ -111,6 +111,9 @@ def _check_middleware(
     if where.kind == "memory":
         yield warn("store.file", "memory: forgets everything with the process", "use sqlite:///orders.db")
         return
+    if where.kind == "postgresql":
+        yield warn("store.file", "the doctor looks into no PostgreSQL yet", "the service refuses what is not durable")
+        return
     yield from check_owner(where.path, middleware.settings.service)
     if store is None:
         yield from _check_database(where.path, middleware.keys, may_write=may_write)
