@@ -8,7 +8,7 @@ so there is no check-then-set race to get wrong. A refusal is simply a change th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -255,6 +255,15 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish what was accepted and let go of everything; whatever comes later is refused."""
+        ...
+
+
+@runtime_checkable
+class Heralds(Protocol):
+    """A store that hears when another process has ended an intent. Of any other one it is found out by looking."""
+
+    async def news_of(self, correlation_id: str, longest_s: float) -> None:
+        """Wait until the intent with this server id may have ended, and no longer than ``longest_s``."""
         ...
 
 

@@ -267,7 +267,7 @@ class Executions:
                 raise Refused("the intent is gone", code="unknown_intent")
             if found.phase in SETTLED:
                 return await self.settled(found)
-            await asyncio.sleep(pause_s)
+            await self._intents.news(found, pause_s)
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
     async def _execute(self, execution: Execution, handler: Handler) -> None:

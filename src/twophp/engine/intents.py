@@ -42,7 +42,7 @@ from twophp.kernel.intents import (
     key_of,
 )
 from twophp.observability.observe import SILENT, Observer
-from twophp.ports import Admission, Part, Statement, Store, Then, Vault
+from twophp.ports import Admission, Heralds, Part, Statement, Store, Then, Vault
 from twophp.storing.reopening import found, transacted
 
 log: Final = logging.getLogger("twophp.engine")
@@ -178,6 +178,13 @@ class Intents:
         intent: Intent | None
         (intent,) = await found(self._store, (key,))
         return intent
+
+    async def news(self, intent: Intent, longest_s: float) -> None:
+        """Wait until another process may have ended it, or so long: not every store hears of that."""
+        if isinstance(self._store, Heralds):
+            await self._store.news_of(intent.server_correlation_id, longest_s)
+        else:
+            await asyncio.sleep(longest_s)
 
     async def look_by_server_id(self, server_correlation_id: str) -> Intent | None:
         """The asynchronous intent with this id, as it is."""

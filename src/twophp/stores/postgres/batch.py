@@ -16,7 +16,7 @@ from msgspec.structs import astuple, replace
 
 from twophp.core.entry import LEDGER_ID, LedgerEntry, broken_rules
 from twophp.core.errors import ConstraintViolation, StoreError, StorePoisoned
-from twophp.core.intent import Intent
+from twophp.core.intent import INTENT, SETTLED, Intent
 from twophp.core.records import JournalEvent, Key
 from twophp.kernel.apply import Applied, Failure, Operations, Outcome, Snapshot, apply
 from twophp.kernel.journal import Writer, new_link
@@ -102,6 +102,7 @@ class Batch:
         self.chain = chain
         self.has_settings = has_settings
         self.changed = False
+        self.ended: list[str] = []  # Intents that whoever waits for them may hear of.
         self._rows: defaultdict[Statement, list[Row]] = defaultdict(list)  # Updates, and what else may go first.
         self._drops: defaultdict[Statement, list[Row]] = defaultdict(list)
         self._takes: defaultdict[Statement, list[Row]] = defaultdict(list)
@@ -115,6 +116,8 @@ class Batch:
         applied = apply(Snapshot(slots, check=_check), commands, self._supply.time.now())
         if not applied.operations.is_empty:
             self.changed = True
+            lines = applied.operations.lines
+            self.ended = [event.subject for _slot, event in lines if event.kind == INTENT and event.after in SETTLED]
             await self._write(applied.operations)
         if applied.trials:
             await self._try(applied)

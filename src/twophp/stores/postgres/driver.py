@@ -26,11 +26,13 @@ try:
 except ImportError:  # pragma: no cover - the extra is part of what the tests install.
     asyncpg = None
     UNHEARD: tuple[Any, ...] = ()
+    REFUSED: tuple[Any, ...] = ()
     THEIRS: tuple[Any, ...] = ()
 else:
     # The server said nothing, or was cut off in the middle of a word: the driver then finds its own state impossible.
     UNHEARD = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
     THEIRS = (asyncpg.PostgresError, *UNHEARD)
+    REFUSED = (asyncpg.IntegrityConstraintViolationError, asyncpg.TransactionRollbackError)
 
 SCHEMES: Final = ("postgresql", "postgres")
 SCHEMA: Final = "twophp"
@@ -96,6 +98,20 @@ def _errors() -> tuple[tuple[Any, type[TwoPHPError], str, str], ...]:
         ((said.TransactionRollbackError, said.LockNotAvailableError), StoreUnavailable, "store_busy", "others hold it"),
         (said.PostgresError, StoreError, "store_error", "the database failed"),
     )
+
+
+def is_gone(connection: Any) -> bool:
+    """Whether nothing can be said on it any more. A pool takes what was cut off back by itself."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True
+
+
+def is_cut(error: BaseException) -> bool:
+    """Whether the session has ended, by whomever."""
+    said = asyncpg.exceptions
+    return isinstance(error, (*UNHEARD, said.PostgresConnectionError, said.OperatorInterventionError))
 
 
 def may_be_decided_again(error: Exception) -> bool:

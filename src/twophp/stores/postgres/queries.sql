@@ -156,6 +156,9 @@ WHERE client_correlation_id = $1 AND server_correlation_id = $2 AND $3::text = '
 AND row_version = $4 AND sync_timestamp = $5 AND forgotten
 RETURNING id, last_line;
 
+-- name: tell
+SELECT pg_notify($1, $2);
+
 -- Questions. ----------------------------------------------------------------------------------------------------------
 
 -- name: read_meta

@@ -51,7 +51,7 @@ class Script:
                 text = _PLACE.sub(partial(_moved, used), one.text)
                 parts.append(f"s{number} AS ({text} RETURNING 1)")
                 used += len(one.types)
-            counts = ", ".join(f"(SELECT count(*) FROM s{number})" for number in range(len(parts)))
+            counts = ", ".join(f"(SELECT count(*) FROM s{number})" for number in range(len(parts)))  # noqa: S608
             together = sql("together").format(parts=", ".join(parts), counts=counts)
             found = self._merged[key] = self.spelled(together)
         return found

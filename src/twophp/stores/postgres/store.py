@@ -37,6 +37,7 @@ from twophp.stores.postgres.batch import load
 from twophp.stores.postgres.chain import Supply
 from twophp.stores.postgres.journal import history, join, lines_after, links_after
 from twophp.stores.postgres.kinds import KIND_OF_TABLE
+from twophp.stores.postgres.news import News
 from twophp.stores.postgres.questions import asked, obligations_asked
 from twophp.stores.postgres.script import Script
 from twophp.stores.postgres.text import kept, kept_values, plain
@@ -71,6 +72,7 @@ class PostgresStore:
         self._name = mint_uuid()
         self._pool: Any = None
         self._writer: Writer | None = None
+        self._news: News
         self._is_pooled = False
         self._is_closed = False
         self._reopening = asyncio.Lock()
@@ -84,19 +86,20 @@ class PostgresStore:
                 async with pool.acquire() as connection, connection.transaction():
                     await opening.insist_on_durability(connection, self._script)
                     await opening.migrate(connection, self._script)
-                    writer = await self._new_writer(pool, connection)
+                    news = News(pool, self._script, is_pooled=self._is_pooled)
+                    writer = await self._new_writer(pool, connection, news)
             except BaseException:
                 with suppress(*driver.THEIRS):
                     await pool.close()
                 raise
-        self._pool, self._writer = pool, writer
+        self._pool, self._writer, self._news = pool, writer, news
 
-    async def _new_writer(self, pool: Any, connection: Any) -> Writer:
+    async def _new_writer(self, pool: Any, connection: Any, news: News) -> Writer:
         chain, at = await opening.begin_writer(connection, self._script, self._name)
         await self._supply.look(connection, self._script.named("clock_and_ids"), 1)
         self._supply.time.reach(at)
         script, supply = self._script, self._supply
-        return Writer(pool, script, supply, chain, capacity=self._capacity, batch_limit=self._batch_limit)
+        return Writer(pool, script, supply, chain, news, capacity=self._capacity, batch_limit=self._batch_limit)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -143,6 +146,11 @@ class PostgresStore:
         async with self._reading(is_one=len({key.by for key in keys}) == 1) as connection:
             await load(connection, self._script, keys, slots, locks=False)
         return [None if (slot := slots.get(key)) is None else slot.record for key in keys]
+
+    async def news_of(self, correlation_id: str, longest_s: float) -> None:
+        """See ``Heralds.news_of``."""
+        self._refuse_if_closed()
+        await self._news.wait(correlation_id, longest_s)
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
         """See ``Store.due``: a range of an index. What another replica's batch holds it attends to: that is skipped."""
@@ -254,7 +262,7 @@ class PostgresStore:
             async with driver.in_our_words(), self._pool.acquire(timeout=driver.CONNECT_S) as connection:
                 await opening.insist_on_durability(connection, self._script)
                 await opening.close_writer(connection, self._script, broken.chain)
-                self._writer = await self._new_writer(self._pool, connection)
+                self._writer = await self._new_writer(self._pool, connection, self._news)
 
     async def close(self) -> None:
         """See ``Store.close``."""
@@ -262,6 +270,7 @@ class PostgresStore:
         if self._writer is not None:
             await self._writer.close()
         if self._pool is not None:
+            await self._news.close()
             with suppress(*driver.THEIRS):
                 await self._pool.close()
 

@@ -22,6 +22,7 @@ from twophp.stores.clock import steady_seconds
 from twophp.stores.postgres import driver
 from twophp.stores.postgres.batch import Batch
 from twophp.stores.postgres.chain import Chain, Supply
+from twophp.stores.postgres.news import News
 from twophp.stores.postgres.script import Script
 from twophp.stores.sqlite.flow import tell
 
@@ -44,6 +45,7 @@ class Writer:
         script: Script,
         supply: Supply,
         chain: Chain,
+        news: News,
         *,
         capacity: int = QUEUE_CAPACITY,
         batch_limit: int = BATCH_LIMIT,
@@ -53,6 +55,7 @@ class Writer:
         self._script = script
         self._supply = supply
         self.chain = chain
+        self._news = news
         self._seconds = seconds
         self._batch_limit = batch_limit
         self._waiting = Queue(capacity=capacity, batch_limit=batch_limit, seconds=seconds)
@@ -167,7 +170,7 @@ class Writer:
                     await asyncio.sleep(
                         PAUSE_S * (attempt + self.chain.id % UNEVEN)
                     )  # So that two do not meet for ever.
-            elif isinstance(error, driver.UNHEARD) and not has_reconnected:
+            elif driver.is_cut(error) and not has_reconnected:
                 has_reconnected = True  # COMMIT was not sent, so nothing was written; an idle session may have ended.
             else:
                 break
@@ -193,6 +196,7 @@ class Writer:
             return outcomes
         await self._commit(connection)
         self.chain, self._has_settings = batch.chain, batch.has_settings
+        self._news.tell(batch.ended)
         return outcomes
 
     async def _commit(self, connection: Any) -> None:
@@ -200,6 +204,8 @@ class Writer:
         commit = self._script.named("commit")
         try:
             said = await connection.execute(commit)
+        except driver.REFUSED:
+            raise  # Certain: a constraint that was deferred until now has refused it.
         except driver.THEIRS as error:
             self._poison = StorePoisoned(f"a commit failed: {error}; open the database anew")
             await self._let_go()
@@ -209,15 +215,18 @@ class Writer:
             raise StoreError(f"the database did not commit, but said {said}", code="bad_change")
 
     async def _connected(self) -> Any:
-        if self._connection is not None and self._connection.is_closed():
+        if self._connection is not None and driver.is_gone(self._connection):
             await self._let_go()
         if self._connection is None:
             self._connection = await self._pool.acquire(timeout=driver.CONNECT_S)
         return self._connection
 
     async def _undo(self, error: BaseException) -> None:
+        """The server rolls back what is lost with its session, so a session that is in doubt is ended."""
         connection = self._connection
-        if isinstance(error, driver.UNHEARD) or not isinstance(error, Exception) or connection.is_closed():
+        if driver.is_gone(connection):
+            await self._let_go()
+        elif driver.is_cut(error) or not isinstance(error, Exception):
             connection.terminate()
             await self._let_go()
         else:

@@ -1,0 +1,107 @@
+"""News between replicas: who waits for an intent that another replica executes is woken when that has ended.
+
+A batch tells after its COMMIT, on another connection: a NOTIFY inside of it would make all commits of the database wait
+for each other. It is told as a courtesy. Nothing depends on it, for whoever waits looks for itself now and then, and
+behind a pooler, where no session can listen, that is all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+from zlib import crc32
+
+from twophp.stores.postgres import driver
+from twophp.stores.postgres.script import Script
+
+log: Final = logging.getLogger("twophp.store")
+
+TOLD_AT_ONCE: Final = 500
+"""A message has room for 8,000 bytes."""
+
+
+def _mark(correlation_id: str) -> str:
+    """Short, and the same for two ids now and then: that wakes somebody for nothing."""
+    return f"{crc32(correlation_id.encode(errors='replace')):08x}"
+
+
+class News:
+    """One session that listens, from when somebody first waits, and the messages that are still to be sent."""
+
+    def __init__(self, pool: Any, script: Script, *, is_pooled: bool) -> None:
+        self._pool = pool
+        self._script = script
+        self._channel = f"twophp_{script.schema}"
+        self._can_listen = not is_pooled
+        self._session: Any = None
+        self._opening = asyncio.Lock()
+        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._untold: dict[str, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, correlation_id: str, longest_s: float) -> None:
+        """Until something about it was told, or so long."""
+        if self._can_listen and (self._session is None or driver.is_gone(self._session)):
+            await self._listen()
+        mark, told = _mark(correlation_id), asyncio.get_running_loop().create_future()
+        self._waiting[mark].add(told)
+        try:
+            await asyncio.wait([told], timeout=longest_s)
+        finally:
+            self._waiting[mark].discard(told)
+            if not self._waiting[mark]:
+                del self._waiting[mark]
+
+    async def _listen(self) -> None:
+        async with self._opening:
+            if self._session is not None and not driver.is_gone(self._session):
+                return
+            try:
+                self._session = await self._pool.acquire(timeout=driver.CONNECT_S)
+                await self._session.add_listener(self._channel, self._heard)
+            except driver.THEIRS as error:
+                log.info("no news of other replicas; their outcomes are looked for now and then: %s", error)
+                await self._let_go()
+
+    def _heard(self, _session: Any, _pid: int, _channel: str, marks: str) -> None:
+        for mark in marks.split(","):
+            for told in self._waiting.get(mark, ()):
+                if not told.done():
+                    told.set_result(None)
+
+    def tell(self, correlation_ids: Iterable[str]) -> None:
+        """These have ended, and that is durable. Nobody waits until it is told."""
+        if self._can_listen:  # Behind a pooler the others cannot listen either.
+            self._untold.update(dict.fromkeys(map(_mark, correlation_ids)))
+            if self._untold and self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        try:
+            while self._untold:
+                marks = list(self._untold)[:TOLD_AT_ONCE]
+                for mark in marks:
+                    del self._untold[mark]
+                await self._pool.execute(self._script.named("tell"), self._channel, ",".join(marks))
+        except driver.THEIRS as error:
+            log.info("other replicas were not told: %s", error)
+        finally:
+            self._task = None
+
+    async def close(self) -> None:
+        """Say what is still to be said, and listen no more."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=driver.CONNECT_S)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(*driver.THEIRS):
+                await session.remove_listener(self._channel, self._heard)
+            with suppress(*driver.THEIRS):
+                await self._pool.release(session)

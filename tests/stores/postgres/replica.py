@@ -1,0 +1,65 @@
+"""One replica of a service on PostgreSQL, as a process: ``python -m ...replica URL LISTENER FOLDER``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from twophp import Policy, anonymous, current_intent
+from twophp.asgi import TwoPhaseMiddleware
+
+LEASE_MS = 1_000
+
+
+def marks_of(folder: Path) -> list[str]:
+    """Which intents ran, once for each run."""
+    file = folder / "marks"
+    return file.read_text().split() if file.exists() else []
+
+
+def service(url: str, folder: Path) -> TwoPhaseMiddleware:
+    """An order is noted, and then takes until somebody opens the gate, if there is one."""
+
+    async def create(_request: Request) -> Response:
+        intent = current_intent()
+        assert intent is not None
+        marks = os.open(folder / "marks", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        os.write(marks, f"{intent.server_correlation_id}\n".encode())
+        os.close(marks)
+        if (gate := folder / "gate").exists():
+            await asyncio.to_thread(gate.read_bytes)
+        return JSONResponse({"run": str(os.getpid())}, status_code=201)
+
+    app = Starlette(routes=[Route(path, create, methods=["POST"]) for path in ("/orders", "/reruns")])
+    policies = {
+        "POST /orders": Policy.standard(lease_ms=LEASE_MS),
+        "POST /reruns": Policy.standard(lease_ms=LEASE_MS, on_crash="rerun"),
+    }
+    return TwoPhaseMiddleware(
+        app,
+        service="orders",
+        store=url,
+        identify=anonymous,
+        policies=policies,
+        allow_insecure=True,
+        sweep_interval_s=0.1,
+        replay_wait_ms=60_000,
+    )
+
+
+def main() -> None:
+    """Serve until somebody kills us."""
+    url, listener, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    uvicorn.run(service(url, folder), fd=listener, log_level="error", lifespan="on")
+
+
+if __name__ == "__main__":
+    main()

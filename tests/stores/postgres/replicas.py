@@ -1,0 +1,62 @@
+"""Several replicas of one service as real processes on one database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stores.schemas import Schema
+
+ROOT = Path(__file__).parents[3]
+KEYS = f"one:{b64encode(b'k' * 32).decode()}"
+
+
+class Replicas:
+    """Started on sockets that listen from the beginning: whoever connects early waits."""
+
+    def __init__(self, url: str, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.ports: list[int] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        environ = {**os.environ, "TWOPHP_KEYS": KEYS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        for _ in range(count):
+            with socket.create_server(("127.0.0.1", 0), backlog=1_024) as listener:
+                self.ports.append(listener.getsockname()[1])
+                fd = listener.fileno()
+                command = [sys.executable, "-m", "tests.stores.postgres.replica", url, str(fd), str(folder)]
+                self._processes.append(
+                    subprocess.Popen(command, pass_fds=[fd], cwd=ROOT, env=environ)  # noqa: S603
+                )
+
+    def kill(self, number: int) -> None:
+        """As the kernel does when there is no memory left."""
+        process = self._processes[number]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        """Whoever is left."""
+        for number in range(len(self._processes)):
+            self.kill(number)
+
+
+@pytest.fixture
+def replicas(schema: Schema, tmp_path: Path) -> Iterator[Callable[[int], Replicas]]:
+    """Start so many."""
+    started: list[Replicas] = []
+
+    def start(count: int) -> Replicas:
+        started.append(Replicas(schema.url, tmp_path, count))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
