@@ -40,8 +40,16 @@ CONNECTIONS: Final = 6
 CONNECT_S: Final = 10
 STATEMENT_S: Final = 60
 
-# Nearly every statement finds a few rows by their keys, and no guess of the planner may cost more than that.
-_SETTINGS: Final = {"application_name": "twophp", "jit": "off", "plan_cache_mode": "force_generic_plan"}
+# Nearly every statement finds a few rows by their keys. The planner cannot know that, least of all of a table that has
+# just grown, so nothing that it does by a guess may cost much. Behind a pooler each transaction says so itself.
+_SETTINGS: Final = {
+    "application_name": "twophp",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 

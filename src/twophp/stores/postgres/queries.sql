@@ -5,6 +5,13 @@
 -- name: begin
 BEGIN;
 
+-- name: begin_pooled
+BEGIN;
+SET LOCAL jit = off;
+SET LOCAL enable_seqscan = off;
+SET LOCAL enable_hashjoin = off;
+SET LOCAL enable_mergejoin = off;
+
 -- name: commit
 COMMIT;
 

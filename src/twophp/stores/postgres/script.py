@@ -23,6 +23,7 @@ class Script:
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
+        self.begin = sql("begin")  # ``begin_pooled`` where no session can be set up.
         self._spelled: dict[str, str] = {}
         self._merged: dict[tuple[str, ...], str] = {}
 

@@ -86,6 +86,8 @@ class PostgresStore:
                 async with pool.acquire() as connection, connection.transaction():
                     await opening.insist_on_durability(connection, self._script)
                     await opening.migrate(connection, self._script)
+                    if self._is_pooled:
+                        self._script.begin = self._script.named("begin_pooled")
                     news = News(pool, self._script, is_pooled=self._is_pooled)
                     writer = await self._new_writer(pool, connection, news)
             except BaseException:

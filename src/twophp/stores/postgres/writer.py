@@ -186,7 +186,7 @@ class Writer:
         connection = await self._connected()
         batch = Batch(connection, self._script, self._supply, self.chain, has_settings=self._has_settings)
         try:
-            await connection.execute(self._script.named("begin"))
+            await connection.execute(self._script.begin)
             outcomes = await batch.run(commands)
         except BaseException as error:
             await self._undo(error)
