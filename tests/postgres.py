@@ -66,6 +66,10 @@ class Server:
         )
         assert done.returncode == 0, command
 
+    def restart(self, mode: str) -> None:
+        """Stop as ``mode`` says (fast, or immediate: as a crash) and start again, on the same port."""
+        self._run(self._pg_ctl, "restart", "-D", self._data, "-m", mode, "-w", "-l", f"{self._data}/../log")
+
     def close(self) -> None:
         """A fast shutdown: who is connected is thrown out, what is committed is kept."""
         self._run(self._pg_ctl, "stop", "-D", self._data, "-m", "fast", "-w")

@@ -128,6 +128,11 @@ def may_be_decided_again(error: Exception) -> bool:
     return isinstance(error, said.UniqueViolationError | said.TransactionRollbackError | said.LockNotAvailableError)
 
 
+def is_taken(error: Exception) -> bool:
+    """Whether a key is another row's."""
+    return isinstance(error, asyncpg.exceptions.UniqueViolationError)
+
+
 def is_about_the_change(error: Exception) -> bool:
     """Whether the server is well, and what it was asked to write is not."""
     said = asyncpg.exceptions

@@ -32,6 +32,8 @@ QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
 TRIES: Final = 8
 """So often a batch that met others is decided again, before each of its halves is by itself."""
+MEETINGS: Final = 3
+"""The same where a key was taken: what is decided on it once more seldom takes it again."""
 PAUSE_S: Final = 0.002
 UNEVEN: Final = 5
 
@@ -165,7 +167,7 @@ class Writer:
                 error = raised
             if isinstance(error, CommitUnknown | StorePoisoned):
                 break
-            if driver.may_be_decided_again(error):
+            if driver.may_be_decided_again(error) and attempt < (MEETINGS if driver.is_taken(error) else TRIES):
                 if attempt:
                     await asyncio.sleep(
                         PAUSE_S * (attempt + self.chain.id % UNEVEN)
