@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import click
 from rich.markup import escape
 
@@ -13,9 +15,9 @@ from twophp.cli.remote import is_remote
 from twophp.stores.sqlite.connection import migrate as migrate_file
 from twophp.stores.sqlite.connection import open_connection, schema_of
 from twophp.stores.sqlite.reading import holds_seals
-from twophp.stores.sqlite.verify import ProvenHead, Report
+from twophp.stores.sqlite.verify import Progress, ProvenHead, Report
 from twophp.stores.sqlite.verify import verify as verify_file
-from twophp.stores.urls import open_vault
+from twophp.stores.urls import POSTGRESQL, open_vault
 
 
 @click.group(short_help="Look at ledgers: who called whom, with what outcome.")
@@ -41,6 +43,7 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
         "ledger verify orders.db",
         "ledger verify sqlite:///orders.db --expect 42:9f86d081...",
         "ledger verify orders.db --open-seals",
+        "ledger verify postgresql://orders@db.internal/orders",
         "ledger verify https://central.example --expect 42:9f86d081...",
     ),
 )
@@ -69,15 +72,26 @@ def verify(
     if proof is not None:
         raise click.UsageError("--proof is for a central ledger's URL")
     noted = None if expect is None else ProvenHead.parse(expect)
-    path = sqlite_path(url_or_path)
-    vault = open_vault(f"sqlite:///{path}") if open_seals and holds_seals(path) else None
     with progress_bar("verifying") as progress:
-        report = verify_file(path, expect=noted, progress=progress, vault=vault)
+        if url_or_path.startswith(POSTGRESQL):
+            report = _verify_database(url_or_path, noted, progress, open_seals=open_seals)
+        else:
+            path = sqlite_path(url_or_path)
+            vault = open_vault(f"sqlite:///{path}") if open_seals and holds_seals(path) else None
+            report = verify_file(path, expect=noted, progress=progress, vault=vault)
     if as_json:
         print_json(_document(report))
     else:
         _print(report)
     ctx.exit(0 if report.holds else FOUND)
+
+
+def _verify_database(url: str, noted: ProvenHead | None, progress: Progress, *, open_seals: bool) -> Report:
+    from twophp.stores.postgres.verify import verify as verify_database  # noqa: PLC0415 - It brings the driver.
+
+    if open_seals:
+        raise click.UsageError("--open-seals is for a ledger's file yet")
+    return asyncio.run(verify_database(url, expect=noted, progress=progress))
 
 
 @ledger.command(

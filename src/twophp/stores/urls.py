@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SUPPORTED: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/database"
 _SQLITE: Final = "sqlite:///"
-_POSTGRESQL: Final = ("postgresql://", "postgres://")
+POSTGRESQL: Final = ("postgresql://", "postgres://")
 
 
 @runtime_checkable
@@ -58,7 +58,7 @@ def parse_store_url(url: str, *, supported: str = SUPPORTED) -> StoreUrl:
     """
     if url == "memory:":
         return StoreUrl("memory")
-    if url.startswith(_POSTGRESQL):
+    if url.startswith(POSTGRESQL):
         return StoreUrl("postgresql", url)
     path = url.removeprefix(_SQLITE)
     if path == url or path in ("", ":memory:"):

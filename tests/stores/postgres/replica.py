@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,6 +18,7 @@ from twophp import Policy, anonymous, current_intent
 from twophp.asgi import TwoPhaseMiddleware
 
 LEASE_MS = 1_000
+INSERT = "INSERT INTO twophp.business VALUES ($1)"
 
 
 def marks_of(folder: Path) -> list[str]:
@@ -38,8 +40,19 @@ def service(url: str, folder: Path) -> TwoPhaseMiddleware:
             await asyncio.to_thread(gate.read_bytes)
         return JSONResponse({"run": str(os.getpid())}, status_code=201)
 
-    app = Starlette(routes=[Route(path, create, methods=["POST"]) for path in ("/orders", "/reruns")])
+    async def write(request: Request) -> Response:
+        """A business row in the settling commit; one that is there already is refused inside the block."""
+        intent = current_intent()
+        assert intent is not None
+        name = (await request.json())["name"]
+        async with intent.transaction() as tx:
+            tx.execute(INSERT.replace("twophp", parse_qs(urlsplit(url).query)["schema"][0]), [name])
+        return JSONResponse({"run": name}, status_code=201)
+
+    routes = [Route(path, create, methods=["POST"]) for path in ("/orders", "/reruns")]
+    app = Starlette(routes=[*routes, Route("/rows", write, methods=["POST"])])
     policies = {
+        "POST /rows": Policy.standard(lease_ms=LEASE_MS),
         "POST /orders": Policy.standard(lease_ms=LEASE_MS),
         "POST /reruns": Policy.standard(lease_ms=LEASE_MS, on_crash="rerun"),
     }

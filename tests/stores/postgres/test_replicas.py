@@ -11,6 +11,7 @@ import pytest
 from tests.crash.caller import PATIENCE_S, Answer, Connection, client_id, confirm, register, request, server_id
 from tests.stores.postgres.replica import marks_of
 from tests.stores.postgres.replicas import Replicas
+from tests.stores.schemas import Schema
 
 pytestmark = pytest.mark.anyio
 CONFIRMS = 200
@@ -75,3 +76,22 @@ async def test_what_a_killed_replica_executed_another_one_recovers(
     await first.close()
     assert (answer.status, answer.phase) == (status, phase)
     assert marks_of(here.folder) == [registered.server_id] * runs
+
+
+@pytest.mark.req("A-52", "P-9.1-a")
+async def test_business_rows_are_written_in_the_settling_commit(
+    replicas: Callable[[int], Replicas], schema: Schema
+) -> None:
+    """A row that breaks a constraint fails its own intent, and nothing of it is there."""
+    here = replicas(2)
+    phases = []
+    for number, row in enumerate(("one", "two", "one")):
+        body, name = b'{"name": "%b"}' % row.encode(), f"client-{number}"
+        fields = "DTT-2PHP-Enabled: true", client_id(name), "Content-Type: application/json"
+        registered = await ask(here.ports[0], request("POST /rows", *fields, body=body))
+        if not number:
+            await schema.run("CREATE TABLE twophp.business (name text PRIMARY KEY)")
+        confirms = request("POST /rows/confirm", *fields[:2], server_id(registered.server_id))
+        phases.append((await ask(here.ports[1], confirms)).phase)
+    assert phases == ["COMMITTED", "COMMITTED", "FAILED"]
+    assert {row["name"] for row in await schema.run("SELECT name FROM twophp.business")} == {"one", "two"}

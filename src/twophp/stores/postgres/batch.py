@@ -129,7 +129,8 @@ class Batch:
         await self._supply.have(self._connection, self._script.named("clock_and_ids"), len(fresh))
         for slot in fresh:
             slot.id = self._supply.next_id()
-        self._add_link([*self._numbered(operations.lines), *purged], operations.at)
+        at = self._supply.time.reach(operations.at)  # A line may be ahead of our time; the next batch is not behind it.
+        self._add_link([*self._numbered(operations.lines), *purged], at)
         for slot in operations.changed:
             if type(slot.record) is Intent:
                 self._collect_intent(slot, slot.record)

@@ -25,14 +25,14 @@ async def join(connection: Any, script: Script) -> None:
     while links := await connection.fetch(script.named("links_to_join"), JOINED_AT_ONCE):
         rows = []
         for row in links:
-            link = _placed(row, number + 1, digest)
+            link = placed(row, number + 1, digest)
             rows.append((number + 1, row["id"], link.count, link.hash))
             number, digest = link.last_line, link.hash
         await connection.execute(script.named("append_joined"), *map(list, zip(*rows, strict=True)))
     await connection.execute(script.named("move_joined"), number, digest)
 
 
-def _placed(row: Any, first: int, previous: bytes = GENESIS) -> Link:
+def placed(row: Any, first: int, previous: bytes = GENESIS) -> Link:
     """A link as one of the joined chain: its lines have their numbers there."""
     lines = [(line[PREVIOUS], line[RECORD], JournalEvent(*line[FIRST_FACT:-1])) for line in decode_lines(row["lines"])]
     writer = Writer(row["writer"], row["seq"] - 1)
@@ -42,7 +42,7 @@ def _placed(row: Any, first: int, previous: bytes = GENESIS) -> Link:
 async def links_after(connection: Any, script: Script, after: int, limit: int) -> list[Link]:
     """The joined links whose lines come after this one, in order."""
     found = await connection.fetch(script.named("joined_after"), after, limit + 1)
-    links = [replace(_placed(row, row["first"]), hash=row["joined_hash"]) for row in found if row["first"] > after]
+    links = [replace(placed(row, row["first"]), hash=row["joined_hash"]) for row in found if row["first"] > after]
     return links[:limit]
 
 

@@ -31,7 +31,10 @@ _TYPES: Final = {int: "bigint", bool: "boolean", bytes: "bytea"}
 
 @cache
 def _named() -> dict[str, str]:
-    return named(files(__package__).joinpath("queries.sql").read_text(encoding="utf-8"))
+    folder, found = files(__package__), dict[str, str]()
+    for name in ("queries.sql", "verify.sql"):
+        found |= named(folder.joinpath(name).read_text(encoding="utf-8"))
+    return found
 
 
 def sql(name: str) -> str:
@@ -59,6 +62,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     table: Table
+    fields: tuple[str, ...]
     loads: tuple[tuple[frozenset[str], int, str], ...]  # The keys, how many values, the statement that locks them.
     reads: tuple[tuple[frozenset[str], int, str], ...]  # The same without a lock.
     insert: Statement
@@ -121,6 +125,7 @@ def _kind(record: type, name: str, keys: Sequence[tuple[set[str], int, str]], ch
     return Kind(
         name=name,
         table=table,
+        fields=fields,
         loads=tuple((by, arity, sql("lock_rows").format(find=text)) for by, arity, text in loads),
         reads=loads,
         insert=_inserting(name, all_columns, all_types),

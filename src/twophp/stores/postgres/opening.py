@@ -42,6 +42,18 @@ async def migrate(connection: Any, script: Script) -> None:
                 await connection.execute(script.named("note_version"), number)
 
 
+async def insist_on_schema(connection: Any, script: Script) -> None:
+    """For whoever only looks: there is a ledger, and it is of this version."""
+    newest = script.migrations()[-1][0]
+    there = 0
+    if await connection.fetchval(script.named("has_version")):
+        there = await connection.fetchval(script.named("read_version"))
+    if there != newest:
+        remedy = "upgrade twophp" if there > newest else "start its service once, which makes or migrates it"
+        message = f"{script.schema} has schema {there}, this twophp reads {newest}; {remedy}"
+        raise SchemaMismatch(message, code="schema_too_new" if there > newest else "schema_too_old")
+
+
 async def begin_writer(connection: Any, script: Script, name: str) -> tuple[Chain, Instant]:
     """A chain of its own for a handle, and the latest instant that anybody has written. It proves a write."""
     id_, at = await connection.fetchrow(script.named("begin_writer"), name)

@@ -315,13 +315,16 @@ SELECT count(*) = 0 FROM twophp.writer AS w
 WHERE w.link > 0 AND NOT EXISTS (SELECT 1 FROM twophp.joined WHERE joined.link = w.link);
 
 -- name: links_to_join
--- Of each writer what follows its last joined link: they commit in their order.
-SELECT link.* FROM twophp.writer AS w CROSS JOIN LATERAL (
-    SELECT coalesce(max(joined.link), w.id << 40) AS link FROM twophp.joined
-    WHERE joined.link >= w.id << 40 AND joined.link < (w.id + 1) << 40
-) AS last CROSS JOIN LATERAL (
-    SELECT * FROM twophp.link WHERE link.id > last.link AND link.id < (w.id + 1) << 40 ORDER BY link.id LIMIT $1
-) AS link WHERE w.link > last.link ORDER BY link.at, link.id LIMIT $1;
+-- Of each writer what follows its last joined link, in its own order, whatever the time of a link says.
+SELECT * FROM (
+    SELECT link.*, max(link.at) OVER (PARTITION BY link.writer ORDER BY link.id) AS reached
+    FROM twophp.writer AS w CROSS JOIN LATERAL (
+        SELECT coalesce(max(joined.link), w.id << 40) AS link FROM twophp.joined
+        WHERE joined.link >= w.id << 40 AND joined.link < (w.id + 1) << 40
+    ) AS last CROSS JOIN LATERAL (
+        SELECT * FROM twophp.link WHERE link.id > last.link AND link.id < (w.id + 1) << 40 ORDER BY link.id LIMIT $1
+    ) AS link WHERE w.link > last.link
+) AS link ORDER BY link.reached, link.id LIMIT $1;
 
 -- name: append_joined
 INSERT INTO twophp.joined SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]);

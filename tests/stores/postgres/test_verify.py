@@ -1,0 +1,107 @@
+"""What was changed in the database behind the store is found, as in a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tests.stores.schemas import Schema
+from twophp.core.errors import SchemaMismatch
+from twophp.core.records import JournalEvent
+from twophp.kernel.commands import MakeChange
+from twophp.ports import Change
+from twophp.stores.postgres import PostgresStore
+from twophp.stores.postgres.verify import verify
+from twophp.stores.sqlite.verify import ProvenHead
+from twophp.stores.testing.scene import confirm, finish, register, reserve, sealed, settle
+
+pytestmark = pytest.mark.anyio
+OPEN = "ALTER TABLE twophp.{} DISABLE TRIGGER ALL"
+
+
+async def filled(schema: Schema) -> None:
+    """Two writers at once, one intent handed from one to the other, and one that is open."""
+    async with PostgresStore(schema.url) as here, PostgresStore(schema.url) as there:
+        first = await register(here, arrived_at=here.now(), seals={"payload": sealed(b"payload")})
+        await settle(here, await confirm(there, first), seals={"response": sealed(b"answer")})
+        names = [f"more {number}" for number in range(20)]
+        stores = (here, there)
+        payload = {"payload": sealed(b"payload")}
+        await asyncio.gather(
+            *(register(stores[n % 2], name, arrived_at=here.now(), seals=payload) for n, name in enumerate(names))  # type: ignore[arg-type]
+        )
+        await reserve(here, "o", "k")
+        await finish(there, "o")
+
+
+@pytest.mark.req("A-47", "A-52")
+async def test_the_chains_of_all_writers_hold_as_one(schema: Schema) -> None:
+    await filled(schema)
+    told: list[tuple[int, int]] = []
+    report = await verify(schema.url, progress=lambda done, total: told.append((done, total)))
+    assert (report.findings, report.lines, report.records) == ((), 3 + 20 + 2, 1 + 20 + 1)
+    assert told[-1][0] == told[-1][1] > report.lines
+    async with PostgresStore(schema.url) as store:
+        await register(store, "later", arrived_at=store.now(), seals={"payload": sealed(b"payload")})
+    assert (await verify(schema.url, expect=report.head)).findings == ()
+    forged = ProvenHead(report.head.seq, bytes(32))
+    assert [one.what for one in (await verify(schema.url, expect=forged)).findings] == ["other_history"]
+
+
+HARM: list[tuple[Sequence[str], set[str]]] = [
+    (("UPDATE twophp.intent SET phase = 'WAITING_CONFIRM' WHERE phase = 'COMMITTED'",), {"record_differs"}),
+    (("UPDATE twophp.intent SET path = '/other' WHERE phase = 'COMMITTED'",), {"record_differs"}),
+    (("UPDATE twophp.intent SET resource_id = 'other' WHERE phase = 'COMMITTED'",), {"record_differs"}),
+    (("UPDATE twophp.intent SET payload = NULL WHERE phase = 'COMMITTED'",), {"seal_missing"}),
+    (("DELETE FROM twophp.intent WHERE phase = 'COMMITTED'",), {"record_missing"}),
+    (
+        (
+            OPEN.format("link"),
+            "UPDATE twophp.link SET lines = overlay(lines PLACING 'X'::bytea FROM 60) WHERE seq = 1 AND writer = 1",
+        ),
+        {"edited_line", "record_differs"},
+    ),
+    (
+        (OPEN.format("link"), "DELETE FROM twophp.link WHERE id = (SELECT max(id) FROM twophp.link)"),
+        {"truncated", "missing_lines", "record_differs"},
+    ),
+    (("DELETE FROM twophp.writer WHERE id = 1",), {"rewritten_head"}),
+    (("UPDATE twophp.joined_head SET lines = 1",), {"truncated", "missing_lines", "edited_line"}),
+]
+
+
+@pytest.mark.req("A-47")
+@pytest.mark.parametrize(("statements", "expected"), HARM, ids=lambda harm: str(harm)[-60:])
+async def test_harm_is_found(schema: Schema, statements: Sequence[str], expected: set[str]) -> None:
+    await filled(schema)
+    await verify(schema.url)
+    for statement in statements:
+        await schema.run(statement)
+    found = {one.what for one in (await verify(schema.url)).findings}
+    assert found
+    assert found <= expected
+    assert ("edited_line" in expected) <= ("edited_line" in found or "truncated" in found)
+
+
+@pytest.mark.req("A-52")
+async def test_where_there_is_no_ledger_nothing_is_made(schema: Schema) -> None:
+    with pytest.raises(SchemaMismatch) as refusal:
+        await verify(schema.url)
+    assert refusal.value.code == "schema_too_old"
+    assert await schema.run("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema.name) == []
+
+
+@pytest.mark.req("A-29", "A-47")
+async def test_a_line_that_is_ahead_of_its_writers_time_keeps_its_place(schema: Schema) -> None:
+    """Another replica's clock was ahead by what a message takes: time goes on from there, and so does the chain."""
+    async with PostgresStore(schema.url) as store:
+        ahead = store.now() + 60_000
+        event = JournalEvent("test", "1", "said", "", "", ahead, ahead)
+        await store.transact(MakeChange(Change(answer=None, journal=(event,))))
+        assert store.now() >= ahead
+        await register(store, arrived_at=store.now(), seals={"payload": sealed(b"payload")})
+        links = await schema.run("SELECT at FROM twophp.link ORDER BY id")
+        assert links[0]["at"] <= links[1]["at"]
+    assert (await verify(schema.url)).findings == ()
