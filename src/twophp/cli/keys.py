@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import NoReturn
 
 import click
 import msgspec
@@ -21,7 +22,7 @@ from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.reading import holds_seals, reading, rows_by_key
 from twophp.stores.sqlite.rotate import Rotation, retire_keys
 from twophp.stores.sqlite.rotate import rotate as rotate_store
-from twophp.stores.urls import StoreUrl, ring_source
+from twophp.stores.urls import POSTGRESQL, StoreUrl, ring_source
 from twophp.stores.vault import KeyRing
 
 
@@ -125,6 +126,8 @@ def rotate(ctx: click.Context, url_or_path: str, *, retire: bool, as_json: bool)
     run it again and it goes on. Rows that do not open are named, left as they are, and make the exit code 1. With
     TWOPHP_KEYS or TWOPHP_KEYS_FILE no key is made: put the new one first there, restart, then run this.
     """
+    if url_or_path.startswith(POSTGRESQL):
+        _rotate_database(ctx, url_or_path, retire=retire, as_json=as_json)
     path = sqlite_path(url_or_path)
     source = _source(path)
     if retire:
@@ -138,6 +141,22 @@ def rotate(ctx: click.Context, url_or_path: str, *, retire: bool, as_json: bool)
         _print_rotation(done, source)
         if retire:
             _print_kept(path, _own(source))
+    ctx.exit(0 if done.complete else FOUND)
+
+
+def _rotate_database(ctx: click.Context, url: str, *, retire: bool, as_json: bool) -> NoReturn:
+    from twophp.stores.postgres.rotate import rotate as rotate_database  # noqa: PLC0415 - It brings the driver.
+
+    source = ring_source(StoreUrl("postgresql", url))
+    ring = source if isinstance(source, KeyRing) else source.ring() if isinstance(source, KeysFile) else None
+    if retire or ring is None:
+        raise click.UsageError("no ring of PostgreSQL's is ours to change; take the old key out of yours afterwards")
+    with progress_bar("sealing") as progress:
+        done = asyncio.run(rotate_database(url, ring, progress=progress))
+    if as_json:
+        print_json(done)
+    else:
+        _print_rotation(done, ring)
     ctx.exit(0 if done.complete else FOUND)
 
 
