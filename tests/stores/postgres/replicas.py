@@ -42,6 +42,14 @@ class Replicas:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
+    def stop(self, number: int) -> None:
+        """It stands still, as a machine does that is moved elsewhere."""
+        self._processes[number].send_signal(signal.SIGSTOP)
+
+    def go_on(self, number: int) -> None:
+        """It knows nothing of the time that has passed."""
+        self._processes[number].send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         """Whoever is left."""
         for number in range(len(self._processes)):

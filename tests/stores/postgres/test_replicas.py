@@ -78,6 +78,31 @@ async def test_what_a_killed_replica_executed_another_one_recovers(
     assert marks_of(here.folder) == [registered.server_id] * runs
 
 
+@pytest.mark.req("A-34")
+async def test_a_replica_that_stood_still_longer_than_its_lease_is_fenced(
+    replicas: Callable[[int], Replicas],
+) -> None:
+    """Another one has ended its intent meanwhile; what the handler answers then changes nothing."""
+    here = replicas(2)
+    os.mkfifo(gate := here.folder / "gate")
+    registered = await ask(here.ports[0], register("client-1"))
+    first = Connection(here.ports[0])
+    await first.send(confirm("client-1", registered.server_id))
+    handler = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
+    here.stop(0)
+    told = await ask(here.ports[1], confirm("client-1", registered.server_id))
+    assert (told.status, told.phase) == (500, "FAILED")
+    os.close(handler)
+    here.go_on(0)
+    async with asyncio.timeout(PATIENCE_S):
+        late = await first.read()
+    await first.close()
+    assert (late.status, late.phase) == (500, "FAILED")
+    again = await ask(here.ports[0], confirm("client-1", registered.server_id))
+    assert (again.status, again.phase, again.body) == (told.status, told.phase, told.body)
+    assert marks_of(here.folder) == [registered.server_id]
+
+
 @pytest.mark.req("A-52", "P-9.1-a")
 async def test_business_rows_are_written_in_the_settling_commit(
     replicas: Callable[[int], Replicas], schema: Schema

@@ -34,7 +34,8 @@ else:
     THEIRS = (asyncpg.PostgresError, *UNHEARD)
     REFUSED = (asyncpg.IntegrityConstraintViolationError, asyncpg.TransactionRollbackError)
 
-SCHEMES: Final = ("postgresql", "postgres")
+__all__ = ["THEIRS", "asyncpg", "translate"]  # What the central ledger takes from here.
+
 SCHEMA: Final = "twophp"
 CONNECTIONS: Final = 6
 CONNECT_S: Final = 10

@@ -10,25 +10,12 @@ from twophp.central.stores.statements import statements
 from twophp.core.errors import (
     CommitUnknown,
     ConfigError,
-    Refused,
     SchemaMismatch,
-    StoreError,
     StoreOverloaded,
-    StoreUnavailable,
     TwoPHPError,
 )
+from twophp.stores.postgres.driver import THEIRS, asyncpg, translate
 from twophp.stores.sqlite.sql import migrations
-
-try:
-    import asyncpg  # type: ignore[import-untyped]
-except ImportError:  # pragma: no cover - the extra is part of what the tests install.
-    asyncpg = None
-    _UNHEARD: tuple[Any, ...] = ()
-    _THEIRS: tuple[Any, ...] = ()
-else:
-    # The server said nothing, or was cut off in the middle of a word: the driver then finds its own state impossible.
-    _UNHEARD = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
-    _THEIRS = (asyncpg.PostgresError, *_UNHEARD)
 
 CONNECTIONS: Final = 10
 CONNECT_S: Final = 10
@@ -52,36 +39,6 @@ _SETTINGS: Final = {
 SQL: Final = statements(__package__)
 
 
-def _errors() -> tuple[tuple[Any, type[TwoPHPError], str, str], ...]:
-    """What PostgreSQL and its driver say -> what we say. The first match counts."""
-    said = asyncpg.exceptions
-    return (
-        (said.DiskFullError, StoreUnavailable, "disk_full", "the database's disk is full"),
-        (said.ReadOnlySQLTransactionError, StoreUnavailable, "store_read_only", "the database cannot be written"),
-        (said.TooManyConnectionsError, StoreOverloaded, "store_overloaded", "the database takes no more connections"),
-        ((said.CharacterNotInRepertoireError, said.UntranslatableCharacterError), Refused, "bad_text", "no such text"),
-        (said.InsufficientPrivilegeError, ConfigError, "no_privilege", "the database refuses"),
-        ((said.InvalidAuthorizationSpecificationError,), ConfigError, "no_privilege", "the database knows us not"),
-        (said.InvalidCatalogNameError, ConfigError, "no_such_database", "there is no such database"),
-        (said.IntegrityConstraintViolationError, StoreError, "constraint", "the change breaks a constraint"),
-        (
-            (said.PostgresConnectionError, said.OperatorInterventionError, *_UNHEARD),
-            StoreUnavailable,
-            "store_unavailable",
-            "the database does not answer",
-        ),
-        (said.PostgresError, StoreError, "store_error", "the database failed"),
-    )
-
-
-def translate(error: Exception) -> TwoPHPError:
-    """Our error for one of theirs."""
-    for theirs, ours, code, message in _errors():
-        if isinstance(error, theirs):
-            return ours(f"{message}: {error}", code=code)
-    return StoreError(str(error))
-
-
 def is_taken(error: TwoPHPError) -> bool:
     """Whether a row was refused because its key is taken."""
     return isinstance(error.__cause__, asyncpg.UniqueViolationError)
@@ -91,7 +48,7 @@ def is_taken(error: TwoPHPError) -> bool:
 async def _in_our_words() -> AsyncIterator[None]:
     try:
         yield
-    except _THEIRS as error:
+    except THEIRS as error:
         raise translate(error) from error
 
 
@@ -188,7 +145,7 @@ async def _roll_back(transaction: Any) -> None:
     """What is lost with its connection is rolled back by the server."""
     try:
         await transaction.rollback()
-    except _THEIRS:
+    except THEIRS:
         return
 
 
@@ -197,7 +154,7 @@ async def _commit(transaction: Any) -> None:
         await transaction.commit()
     except asyncpg.IntegrityConstraintViolationError:
         raise  # Certain: it was refused.
-    except _THEIRS as error:
+    except THEIRS as error:
         message = f"the commit failed and may still have happened: {error}"
         raise CommitUnknown(message) from error
 
