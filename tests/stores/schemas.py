@@ -31,6 +31,13 @@ class Schema:
             await connection.close()
         return found
 
+    async def hold(self, statement: str) -> Any:
+        """The same in a transaction that goes on until the connection is closed."""
+        connection = await asyncpg.connect(self.server)
+        await connection.execute("BEGIN")
+        await connection.execute(statement.replace("twophp.", f"{self.name}."))
+        return connection
+
 
 @pytest.fixture
 def schema(postgres_url: str) -> Iterator[Schema]:
