@@ -13,8 +13,8 @@ from twophp.core.intent import Phase
 from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Statement
 from twophp.stores.clock import system_clock
-from twophp.stores.postgres import PostgresStore
-from twophp.stores.testing.scene import confirm, pair_of, read, register, settle, verified_journal
+from twophp.stores.postgres import PostgresStore, batch
+from twophp.stores.testing.scene import confirm, pair_of, read, register, sealed, settle, verified_journal
 
 pytestmark = pytest.mark.anyio
 
@@ -133,3 +133,38 @@ async def test_business_rows_are_there_with_the_change_or_not_at_all(schema: Sch
             "not_in_transaction",
         ]
         assert len(await schema.run("SELECT 1 FROM twophp.orders")) == 2
+
+
+@pytest.mark.req("A-108")
+async def test_large_payloads_that_come_together_are_written_apart(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is one message; each half of it is written by itself, down to a single change of any size."""
+    monkeypatch.setattr(batch, "MOST_BYTES", 1_000)
+    async with PostgresStore(schema.url) as store:
+        payloads = [sealed(bytes(600) + str(number).encode()) for number in range(8)]
+        names = [str(number) for number in range(8)]
+        made = await asyncio.gather(
+            *(
+                register(store, name, arrived_at=store.now(), seals={"payload": payload})
+                for name, payload in zip(names, payloads, strict=True)
+            )
+        )
+        assert [await store.unseal(pair_of(intent), "payload") for intent in made] == payloads
+        assert [row.client_correlation_id for row in await store.changes(10)] == [f"client-{name}" for name in names]
+        assert len(await schema.run("SELECT id FROM twophp.link")) == len(names)
+
+
+@pytest.mark.req("A-34")
+@pytest.mark.parametrize("option", ["", "&pgbouncer=1"])
+async def test_a_replica_that_stands_still_in_a_batch_holds_its_rows_for_some_seconds_only(
+    schema: Schema, option: str
+) -> None:
+    """The server ends a session that does nothing inside a transaction."""
+    async with PostgresStore(schema.url + option) as store:
+        connection = await store._pool.acquire()
+        await connection.execute(store._script.begin)
+        assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "10s"
+        assert await connection.fetchval("SHOW lock_timeout") == "20s"
+        await connection.execute("ROLLBACK")
+        await store._pool.release(connection)

@@ -52,6 +52,8 @@ _DESTROY_ALL_SEALS: Final = of_several("destroy_all_seals", "bigint")
 _MARKS: Final = tuple(
     of_several(name, "bigint", "text", "text", "text", "bigint") for name in ("mark_carried", "mark_server")
 )
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Sealed bytes in one batch: all of it is one message, and twice in memory."""
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 _NOT_AS_READ: Final = "what is not there, or has changed, cannot change"
 # What would end the transaction or reach beyond it. The driver prepares a statement, so there is but one in a text.
@@ -116,6 +118,8 @@ class Batch:
         applied = apply(Snapshot(slots, check=_check), commands, self._supply.time.now())
         if not applied.operations.is_empty:
             self.changed = True
+            if len(commands) > 1 and _sealed_bytes(applied.operations) > MOST_BYTES:
+                raise StoreError("too much for one batch", code="batch_too_large")  # Its halves are written apart.
             lines = applied.operations.lines
             self.ended = [event.subject for _slot, event in lines if event.kind == INTENT and event.after in SETTLED]
             await self._write(applied.operations)
@@ -277,6 +281,10 @@ class Batch:
                     raise
                 applied.answers[place] = Failure(translate(error))
             await self._connection.execute(self._script.named("undo_trial"))
+
+
+def _sealed_bytes(operations: Operations) -> int:
+    return sum(len(sealed or b"") for slot in operations.changed if slot.seals for sealed in slot.seals.values())
 
 
 def _kind_of(slot: Slot) -> Kind:

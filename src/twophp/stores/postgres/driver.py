@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -43,8 +44,11 @@ STATEMENT_S: Final = 60
 
 # Nearly every statement finds a few rows by their keys. The planner cannot know that, least of all of a table that has
 # just grown, so nothing that it does by a guess may cost much. Behind a pooler each transaction says so itself.
+# A replica that stands still in the middle of a batch must not hold its rows from the others for ever.
 _SETTINGS: Final = {
     "application_name": "twophp",
+    "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "20s",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -126,7 +130,7 @@ def is_cut(error: BaseException) -> bool:
 def may_be_decided_again(error: Exception) -> bool:
     """Whether somebody else was quicker: what is decided on what is there now may succeed."""
     said = asyncpg.exceptions
-    return isinstance(error, said.UniqueViolationError | said.TransactionRollbackError | said.LockNotAvailableError)
+    return isinstance(error, said.UniqueViolationError | said.TransactionRollbackError)
 
 
 def is_taken(error: Exception) -> bool:
@@ -180,6 +184,14 @@ async def _pool(place: Place, *, cache: int, settings: dict[str, str]) -> Any:
         server_settings=settings,
         reset=_leave,
     )
+
+
+async def close_pool(pool: Any) -> None:
+    """Wait for what is under way, but not for a server that says nothing."""
+    try:
+        await asyncio.wait_for(pool.close(), CONNECT_S)
+    except THEIRS:
+        pool.terminate()
 
 
 async def _leave(_connection: Any) -> None:

@@ -7,6 +7,8 @@ BEGIN;
 
 -- name: begin_pooled
 BEGIN;
+SET LOCAL idle_in_transaction_session_timeout = '10s';
+SET LOCAL lock_timeout = '20s';
 SET LOCAL jit = off;
 SET LOCAL enable_seqscan = off;
 SET LOCAL enable_hashjoin = off;

@@ -273,8 +273,7 @@ class PostgresStore:
             await self._writer.close()
         if self._pool is not None:
             await self._news.close()
-            with suppress(*driver.THEIRS):
-                await self._pool.close()
+            await driver.close_pool(self._pool)
 
     # Looking. ---------------------------------------------------------------------------------------------------------
 
