@@ -41,7 +41,7 @@ class Put(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     journal: tuple[JournalEvent, ...] = ()
     seals: Mapping[Part, Sealed | None] = {}  # Sealed bytes to keep; None destroys what was kept.
     replaces: Key | None = None  # A record to drop first, because this one takes a key that it holds.
-    held: Key | None = None  # Named by the command; its record keeps the keys that it has, so nobody compares them.
+    held: Key | None = None  # Named by the command; its record keeps the keys that it has, so they are not compared.
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +73,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     drops: tuple[Key, ...] = ()  # Records to forget, with their sealed parts; their ledger rows and journal stay.
     journal: tuple[JournalEvent, ...] = ()  # History that belongs to no single record, such as a finished scan.
     statements: tuple[Statement, ...] = ()
-    trial: tuple[Statement, ...] = ()  # Run and undone at once: whatever would refuse them is raised to the caller.
-    synced: tuple[Synced, ...] = ()  # Ledger rows to mark; one that has changed meanwhile is left as it is.
+    trial: tuple[Statement, ...] = ()  # Run and undone at once: an error that they meet is raised to the caller.
+    synced: tuple[Synced, ...] = ()  # Ledger rows to mark; one that has changed since then is left as it is.
     purges: tuple[Purge, ...] = ()  # Rows to forget; one that is unsynced, changed or has its record yet is left.
 
 
@@ -134,7 +134,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy a store is, for whoever looks: cheap to ask for, and kept by nobody."""
+    """How busy a store is, for metrics and operators: cheap to ask for, and stored nowhere."""
 
     waiting: int = 0  # Changes in the queue.
     latest_batch: int = 0  # Changes that were written together last.
@@ -146,26 +146,26 @@ OwnerState: TypeAlias = Literal["alive", "dead", "unknown"]
 
 
 class Owners(Protocol):
-    """Whether whoever holds a lease is alive. A store that cannot find out says ``unknown``: then leases decide."""
+    """Whether the holder of a lease is alive. A store that cannot find out says ``unknown``: then leases decide."""
 
     def register(self, name: str) -> str:
         """The name to hold leases under. It is known to live until it is released, or its process ends."""
         ...
 
     def release(self, owner: str) -> None:
-        """Nothing runs under this name any more, and nothing will."""
+        """Give the name back: nothing runs under it any more, and nothing will."""
         ...
 
     def state(self, owner: str, /) -> OwnerState:
-        """What is known about it now. An owner that is dead stays so."""
+        """What is known about the owner now. A dead owner stays dead."""
         ...
 
 
 class AtOnce(Protocol):
-    """Obligations without an event loop, of a store in which nothing waits. Where nothing but them is to be written."""
+    """Obligations without an event loop, in a store that never waits. For changes that write nothing else."""
 
     def reserve_at_once(self, command: Reserve, flows: Container[str], sealed: Sealed | None) -> bool:
-        """Reserve, if nobody is in the way. False: somebody is, nothing was done, and ``transact`` is the way."""
+        """Reserve, if no obligation holds the id or the key. False: nothing was done; ``transact`` has to decide."""
         ...
 
     def settle_at_once(self, obligation_id: str, command: Commit | Rollback) -> Decision:
@@ -192,7 +192,7 @@ class Store(Protocol):
         ...
 
     def load(self) -> Load:
-        """How busy it is right now. A store that queues nothing has nothing to say."""
+        """How busy it is right now. All zero for a store that queues nothing."""
         ...
 
     def now(self) -> Instant:
@@ -200,15 +200,15 @@ class Store(Protocol):
         ...
 
     def wall_ahead_ms(self) -> int:
-        """How far the machine's clock is ahead of ``now``: not 0 once somebody has set it. For what others judge."""
+        """How far the machine's clock is ahead of ``now``: 0 until that clock is set. For times that others judge."""
         ...
 
     def transact(self, command: Command) -> Awaitable[Any]:
         """Read the command's keys, decide, write, flush; return the change's ``answer``. All or nothing.
 
         Changes of one admission are made in the order in which they came.
-        Raises StoreUnavailable when nothing was written and CommitUnknown when nobody can tell. What ``decide``
-        raises comes back to this caller alone.
+        Raises StoreUnavailable when nothing was written, and CommitUnknown when it is unknown whether the change is
+        durable. An error that ``decide`` raises is raised to this caller alone.
         """
         ...
 
@@ -217,7 +217,7 @@ class Store(Protocol):
 
         ``then(answer, error)`` is called once: by the flush itself, on the event loop, right after the change is
         durable (or has failed), in the order of the changes, and in no request's context. It must not block, and may
-        submit more. What it raises is logged and harms nobody else. A change that is refused at once
+        submit more. An error that it raises is logged and affects no other change. A change that is refused at once
         (StoreOverloaded, StorePoisoned, a closed store) is raised here, and ``then`` is never called.
         """
         ...
@@ -225,7 +225,7 @@ class Store(Protocol):
     async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
         """The records under these keys, or None, as they are durable at one moment. Waits for no change.
 
-        Raises StorePoisoned while nobody can tell what is durable.
+        Raises StorePoisoned while it is unknown what is durable.
         """
         ...
 
@@ -234,7 +234,7 @@ class Store(Protocol):
         ...
 
     async def owners_of(self, kind: str, /) -> Sequence[str]:
-        """Everybody who owns an unfinished record of ``kind``, each once; empty if all of them are unknown anyway."""
+        """The owners of unfinished records of ``kind``, each once; empty if the store knows the state of none."""
         ...
 
     async def owned(self, kind: str, owner: str, limit: int, /) -> Sequence[Key]:
@@ -246,15 +246,15 @@ class Store(Protocol):
         ...
 
     async def prove(self) -> None:
-        """Make a change of no consequence durable. Raises what keeps changes from being written at the moment."""
+        """Make a change of no consequence durable. Raises the error that keeps changes from being written now."""
         ...
 
     async def reopen(self) -> None:
-        """Start over after StorePoisoned. From then on, reading a key tells for good what a CommitUnknown became."""
+        """Open the database anew after StorePoisoned. Reading a key then gives the final outcome of a CommitUnknown."""
         ...
 
     async def close(self) -> None:
-        """Finish what was accepted and let go of everything; whatever comes later is refused."""
+        """Finish every accepted change and release all resources; later changes are refused."""
         ...
 
 
@@ -268,10 +268,10 @@ class Heralds(Protocol):
 
 
 class LedgerQuestions(Protocol):
-    """Ledger rows and history, for whoever looks, ships or purges."""
+    """Ledger rows and history: for readers, for shipping to the central ledger and for purging."""
 
     async def changes(self, limit: int) -> Sequence[LedgerEntry]:
-        """Ledger rows the central ledger has not seen in their newest version, oldest first."""
+        """Ledger rows whose newest version the central ledger has not seen, oldest first."""
         ...
 
     async def purgeable(self, before: Instant, limit: int) -> Sequence[LedgerEntry]:
@@ -287,7 +287,7 @@ class LedgerQuestions(Protocol):
         ...
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
-        """The whole journal, a page at a time: what comes after this line."""
+        """One page of the whole journal: the lines after this one."""
         ...
 
 
@@ -299,7 +299,7 @@ class ObligationQuestions(Protocol):
         ...
 
     async def reserved(self) -> int:
-        """How many obligations are Reserved. Costs what is Reserved, not what is stored."""
+        """How many obligations are Reserved. The cost grows with that number, not with all that are stored."""
         ...
 
     async def settled(self, before: Instant, limit: int) -> Sequence[Key]:
@@ -307,7 +307,7 @@ class ObligationQuestions(Protocol):
         ...
 
     async def tally(self, since: Instant = 0) -> Sequence[Tally]:
-        """How many obligations that were reserved from ``since`` on there are, by flow, state and resolution."""
+        """The number of obligations reserved since ``since``, by flow, state and resolution."""
         ...
 
 
@@ -325,21 +325,21 @@ class Maintenance(Protocol):
     async def reassign_ledger_id(self, issued: str) -> None:
         """The ledger's GUID is ``issued`` from now on: in every row, and under ``service_ledger_id`` for good.
 
-        If it is interrupted the GUID is the old one still, and whoever asks again finishes it.
+        If it is interrupted the GUID is still the old one, and the next call finishes the change.
         """
         ...
 
 
 class LedgerStore(Store, LedgerQuestions, Protocol):
-    """For whoever changes records and asks the ledger."""
+    """For callers that change records and ask the ledger."""
 
 
 class ObligationStore(Store, ObligationQuestions, Protocol):
-    """For whoever changes obligations and asks about them."""
+    """For callers that change obligations and ask about them."""
 
 
 class WholeStore(LedgerStore, ObligationQuestions, Maintenance, Protocol):
-    """All of it: what a service, a client or a tracker opens and hands on in parts."""
+    """The whole port: a service, a client or a tracker opens it and hands on parts of it."""
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -361,13 +361,13 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class Find(msgspec.Struct, frozen=True):
-    """Every row with this id, whichever of the two it is."""
+    """Every row with this id as its client's or its server's correlation id."""
 
     correlation_id: str
 
 
 class Calls(msgspec.Struct, frozen=True):
-    """Every row with one of these client correlation ids, oldest first: one look-up each, however many there are."""
+    """Every row with one of these client correlation ids, oldest first: one look-up for each id."""
 
     client_correlation_ids: tuple[str, ...]
 
@@ -379,13 +379,13 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 MOST_ROWS: Final = 10_000
-"""No question is answered with more (A-53): whoever needs all of a large ledger asks the central one."""
+"""No answer has more rows (A-53): a reader that needs all of a large ledger asks the central one."""
 
 Question: TypeAlias = Tree | Initiated | Stalled | Find | Calls | Tail
 
 
 class Obligations(msgspec.Struct, frozen=True, kw_only=True):
-    """Which obligations are asked for; what is empty does not matter. ``before`` goes on after an earlier page."""
+    """Which obligations are asked for; an empty field matches any. ``before`` goes on after an earlier page."""
 
     flow: str = ""
     state: str = ""
@@ -397,7 +397,7 @@ class Obligations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How many obligations have these in common."""
+    """How many obligations share this flow, state and resolution."""
 
     flow: str
     state: str
@@ -406,14 +406,14 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Vault(Protocol):
-    """Seals bytes so that only the row they belong to can have them back."""
+    """Seals bytes so that they can be opened only in the context of their own row."""
 
     def seal(self, plain: bytes, *, context: bytes) -> Sealed:
         """Encrypt and authenticate; ``context`` names the row and must be the same when opening."""
         ...
 
     def open(self, sealed: Sealed, *, context: bytes) -> bytes:
-        """Decrypt, or raise Tampered or KeyMissing. Never returns bytes that are not what was sealed here."""
+        """Decrypt, or raise Tampered or KeyMissing. Returns only bytes that were sealed here."""
         ...
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
