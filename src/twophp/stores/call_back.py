@@ -1,4 +1,4 @@
-"""``Store.submit`` for a store that waits for nothing."""
+"""``Store.submit`` for a store that never waits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ log: Final = logging.getLogger("twophp.store")
 
 
 def call_back(transact: Callable[[], Any], then: Then) -> None:
-    """Transact at once, and let the loop tell ``then``, so that nobody is told before ``submit`` has returned."""
+    """Transact at once, and let the loop call ``then``, so that it never runs before ``submit`` has returned."""
     answer, failure = None, None
     try:
         answer = transact()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's.
+    except Exception as error:  # noqa: BLE001 - passed on to this caller.
         failure = error
     asyncio.get_running_loop().call_soon(_tell, then, answer, failure, context=Context())
 

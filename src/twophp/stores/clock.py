@@ -1,11 +1,11 @@
 """The clocks and the source of ids: the only places where time and chance come in.
 
-Leases and deadlines must not move when somebody sets the wall clock. ``system_clock`` therefore reads the wall clock
-once, when the process starts, and goes on by a clock that nobody can set. It counts the time that a machine is
-suspended (CLOCK_BOOTTIME), because a deadline that was told to a client passes meanwhile.
+Leases and deadlines must not move when an operator sets the wall clock. ``system_clock`` therefore reads the wall clock
+once, when the process starts, and goes on by a clock that cannot be set. It counts the time that a machine is suspended
+(CLOCK_BOOTTIME), because the deadline that a client was given passes during that time.
 
 A process that starts after the wall clock was set has another anchor than one that started before. ``StoreTime`` brings
-them together: a store's time is never behind what was written in it, by whomever, and goes on from there.
+them together: a store's time is never behind a write in it, of any process, and goes on from there.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ os.register_at_fork(after_in_child=_drawn.clear)
 
 
 def wall_clock() -> Instant:
-    """What the machine's clock shows: milliseconds since the epoch, UTC. Anybody may set it, at any time.
+    """The machine's clock: milliseconds since the epoch, UTC. An operator may set it at any time.
 
-    For what others compare with their own clocks, such as the time in a signature or in a token.
+    For times that others compare with their own clocks, such as the time in a signature or in a token.
     """
     return time_ns() // _NS_PER_MS
 
 
 def steady_clock() -> Instant:
-    """Milliseconds from some beginning of its own. Nobody can set it, so it measures waits and deadlines (A-25)."""
+    """Milliseconds since an unspecified start. The clock cannot be set, so it measures waits and deadlines (A-25)."""
     return time.monotonic_ns() // _NS_PER_MS
 
 
@@ -79,7 +79,7 @@ def wall_of(clock: Clock) -> Clock:
 class StoreTime:
     """The time of one store (A-29): it never runs backwards, and it never stands still.
 
-    ``clock`` may be behind what was written: it was set back before the process started, or another process wrote by a
+    ``clock`` may be behind the last write: it was set back before the process started, or another process wrote by a
     clock that is ahead. Then time goes on from the last instant that was written, at the pace of ``clock``.
     """
 
@@ -93,8 +93,8 @@ class StoreTime:
         self.reach(at)
 
     def now(self) -> Instant:
-        """The clock, never behind what was reached."""
-        with self._lock:  # ``_now``, written out: every request comes by.
+        """The clock's time, never behind an instant that was reached."""
+        with self._lock:  # ``_now``, written out: every request calls it.
             read = self._clock()
             if read < self._read:
                 self._ahead += self._read - read
@@ -102,7 +102,7 @@ class StoreTime:
             return read + self._ahead
 
     def reach(self, at: Instant) -> Instant:
-        """Something was written at ``at``: time is never before it again. The time now."""
+        """Note a write at ``at``, which time never goes behind again, and return the time now."""
         with self._lock:
             now = self._now()
             if now < at:
@@ -111,7 +111,7 @@ class StoreTime:
             return now
 
     def wall_ahead_ms(self) -> int:
-        """How far the machine's clock is ahead of this time. It changes when somebody sets that clock, and not else."""
+        """How far the machine's clock is ahead of this time. It changes only when that clock is set."""
         with self._lock:
             ahead = self._wall() - self._now()
             if abs(ahead - self._wall_ahead) >= _STEP_MS:
@@ -120,19 +120,19 @@ class StoreTime:
 
     def _now(self) -> Instant:
         read = self._clock()
-        if read < self._read:  # An injected clock was set back: an anchored one cannot be.
+        if read < self._read:  # Only an injected clock can be set back, an anchored one cannot.
             self._ahead += self._read - read
         self._read = read
         return read + self._ahead
 
 
 def steady_seconds() -> float:
-    """Seconds from some beginning of its own, as fine as the machine has them: for measuring what something took."""
+    """Seconds since an unspecified start, as fine as the machine has them: for measuring how long a step took."""
     return time.monotonic()
 
 
 class _SchedStat:
-    """What the kernel counts for one thread. The file is kept open: opening it takes longer than reading it."""
+    """The kernel's counters for one thread. The file is kept open: opening it takes longer than reading it."""
 
     _file: int | None = None
 
@@ -141,7 +141,7 @@ class _SchedStat:
             self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def waited_s(self) -> float:
-        """Never raises: whoever measures what it has done must not be told that it was not done."""
+        """Never raises: an error of a measurement must not look like an error of the measured work."""
         if self._file is None:
             return 0.0
         try:
@@ -165,7 +165,7 @@ os.register_at_fork(after_in_child=_forget_the_parents_file)
 
 
 def seconds_without_cpu() -> float:
-    """How long this thread has been ready to run without a processor so far. Where nobody counts that, 0."""
+    """How long this thread has been ready to run without a processor so far; 0 where the kernel does not count it."""
     stat: _SchedStat | None = getattr(_of_thread, "stat", None)
     if stat is None:
         stat = _of_thread.stat = _SchedStat()
@@ -173,12 +173,12 @@ def seconds_without_cpu() -> float:
 
 
 def pause(seconds: float) -> None:
-    """Let another process go on. Blocks: not for the loop of a service."""
+    """Sleep, so that another process can go on. It blocks: never call it on the loop of a service."""
     time.sleep(seconds)
 
 
 def mint_uuid() -> str:
-    """A fresh UUID v4 from the operating system's generator (draft §13.1: nobody may guess an id)."""
+    """A fresh UUID v4 from the operating system's generator (draft §13.1: an id cannot be guessed)."""
     try:
         drawn = _drawn.pop()
     except IndexError:
@@ -197,8 +197,8 @@ def _draw() -> str:
 def ids_in_order() -> MintId:
     """A source of ids that no other source makes: a random stem and a number that rises.
 
-    For what nobody has to guess right or wrong: the next one is easily told. In exchange they cost next to nothing, and
-    land side by side in an index.
+    Only for ids that need no secrecy: the next one is easily guessed. In exchange they cost next to nothing, and land
+    side by side in an index.
     """
     stem = os.urandom(16).hex()
     return map(f"{stem}-%x".__mod__, count(1)).__next__  # No frame of Python's: every obligation takes one.

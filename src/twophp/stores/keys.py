@@ -1,4 +1,4 @@
-"""Key rings: what is kept of a key, how a ring changes, and how one is written in a setting.
+"""Key rings: the facts kept about a key, how a ring changes, and how a setting spells a ring.
 
 A setting, as in ``TWOPHP_KEYS``, is a list of ``name:base64`` separated by commas or line ends; the first key is
 active and all of them open. ``TWOPHP_KEYS_FILE`` names a file that holds the same. A ring file is JSON:
@@ -6,8 +6,8 @@ active and all of them open. ``TWOPHP_KEYS_FILE`` names a file that holds the sa
     {"version": 1, "active": "5f0c9a1e", "rotating": false, "keys": [
       {"name": "5f0c9a1e", "key": "<base64 of 32 bytes>", "created_at": 1767225600000, "replaced_at": null}]}
 
-``rotating`` is true from the moment a new key becomes active until every row was looked at, so that a rotation which
-was cut short is continued and no second key is minted. Times are milliseconds since the epoch.
+``rotating`` is true from the moment a new key becomes active until every row was processed, so that an interrupted
+rotation is continued and no second key is minted. Times are milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ KEYS_FILE_VARIABLE: Final = "TWOPHP_KEYS_FILE"
 RING_VERSION: Final = 1
 
 RETIRE_GRACE_MS: Final = 60_000
-"""How long a replaced key stays whatever the rows say. A running service learns of the new one within a second
-(``vault.LOOK_EVERY_S``), and what it sealed before that may still have to wait for the disk."""
+"""How long a replaced key stays, even if no row names it. A running service reads the new ring within a second
+(``vault.LOOK_EVERY_S``), and bytes that it sealed before that may still wait for the disk."""
 
 _ENTRY: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):([A-Za-z0-9+/_=-]+)")
 
 Provider: TypeAlias = Callable[[], KeyRing | str]
-"""Returns the ring in force, as it has it at hand: it is asked on the event loop, see ``provided_vault``."""
+"""Returns the current ring without waiting: it is called on the event loop, see ``provided_vault``."""
 Keys: TypeAlias = KeyRing | str | Provider
-"""A ring, one written as in ``TWOPHP_KEYS``, or whoever has it."""
+"""A ring, one written as in ``TWOPHP_KEYS``, or a callable that returns one."""
 
 
 class RingKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class RingKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredRing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ring file holds."""
+    """The content of a ring file."""
 
     active: str
     keys: tuple[RingKey, ...]
@@ -88,12 +88,12 @@ def begin_rotation(stored: StoredRing, now: Instant) -> StoredRing:
 
 
 def finish_rotation(stored: StoredRing) -> StoredRing:
-    """Every row was looked at."""
+    """The ring after a rotation has processed every row."""
     return msgspec.structs.replace(stored, rotating=False)
 
 
 def retire(stored: StoredRing, in_use: Collection[str], now: Instant) -> StoredRing:
-    """Without the keys that no row names and that were replaced long enough ago."""
+    """The ring without the keys that no row names and that were replaced long enough ago."""
     return msgspec.structs.replace(stored, keys=tuple(key for key in stored.keys if _stays(key, stored, in_use, now)))
 
 
@@ -107,7 +107,7 @@ def _replaced(key: RingKey, now: Instant) -> RingKey:
 
 
 def parse_keys(text: str, where: str = KEYS_VARIABLE) -> KeyRing:
-    """The ring that a setting spells. No message ever quotes more of it than a key's name."""
+    """The ring that a setting spells. An error message quotes no more of it than a key's name."""
     entries = [entry.strip() for entry in re.split(r"[,\n]", text) if entry.strip()]
     if not entries:
         message = f"{where} holds no key; write name:base64, the active key first"
@@ -145,7 +145,7 @@ def read_keys(keys: Keys) -> KeyRing:
 def provided_vault(provider: Provider) -> AesGcmVault:
     """A vault that asks for the ring again: before a seal, at most once a second, and for a key it does not have.
 
-    A provider that fails later does not take the service down: what it gave last goes on until it answers again.
+    A provider that fails later does not take the service down: the last ring is used until it answers again.
     """
     rings = [read_keys(provider)]
 
@@ -153,7 +153,7 @@ def provided_vault(provider: Provider) -> AesGcmVault:
         try:
             newer = read_keys(provider)
         except Exception:
-            log.exception("the keys could not be asked for; those that were given last are used")
+            log.exception("the provider of the keys failed; the last keys that it gave are used")
             return None
         known, rings[0] = rings[0], newer
         return None if (newer.keys, newer.active) == (known.keys, known.active) else newer
@@ -163,16 +163,16 @@ def provided_vault(provider: Provider) -> AesGcmVault:
 
 @cache
 def dev_ephemeral_key() -> KeyRing:
-    """A ring for tests, ``keys=dev_ephemeral_key``: one for the process, and kept nowhere.
+    """A ring for tests, ``keys=dev_ephemeral_key``: one for the process, and stored nowhere.
 
-    What it has sealed never opens again once the process has ended.
+    Bytes that it sealed never open again once the process has ended.
     """
     log.warning("keys are ephemeral: what is sealed now does not open after this process")
     return KeyRing.generate()
 
 
 def configured_keys(keys: Keys | None, environ: Mapping[str, str] | None = None) -> KeyRing | Path | None:
-    """The ring that was given, the file that the environment names, or None when nothing is said."""
+    """The given ring; else the environment's ring or the file that it names; None if nothing is set."""
     environ = os.environ if environ is None else environ
     if keys is not None:
         return read_keys(keys)
@@ -186,9 +186,9 @@ def configured_keys(keys: Keys | None, environ: Mapping[str, str] | None = None)
 
 
 def checked_keys(given: Keys | None) -> Keys | None:
-    """The keys as they were given, read once to see that they can be: where nothing is given, the environment's.
+    """``given``, unchanged. A ring or a text is checked here, and without keys the environment's text is.
 
-    Whoever has them, a callable or a file, is not asked so early.
+    A callable or a file is not read so early.
     """
     if not callable(given):
         configured_keys(given)

@@ -1,8 +1,8 @@
 """A store that forgets: for tests and for trying things out (A-52). It keeps every promise but the durable one.
 
-Nothing waits here, so a transaction is one synchronous stretch that no other task can interrupt, and a lock keeps other
+No step waits here, so a transaction is one synchronous stretch that no other task can interrupt, and a lock keeps other
 threads out: any thread may use the store, with or without an event loop. Its dict of slots is the kernel's snapshot;
-what the kernel changed is then entered into the other dicts, which cannot fail.
+the kernel's changes are then entered into the other dicts, which cannot fail.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ _Due: TypeAlias = tuple[Instant, int, int, Key]
 
 
 class MemoryStore:
-    """A ``Store`` in this process's memory. Everything but ``transact`` and ``due`` may look at all there is."""
+    """A ``Store`` in this process's memory. Every method but ``transact`` and ``due`` may look at every record."""
 
     takes_statements: Final = False
     owners: Final = NobodyKnown()
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
-        # Nobody else writes here, so an anchored clock is this store's time as it is.
+        # No other process writes here, so an anchored clock is this store's time as it is.
         self._time = StoreTime(clock)
         self._clock = clock if isinstance(clock, AnchoredClock) else self._time.now
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class MemoryStore:
         self._seals: dict[int, dict[Part, Sealed]] = {}
         self._snapshot = Snapshot(self._found, check=self._check_entry, takes_statements=False)
         self._due: defaultdict[str, list[_Due]] = defaultdict(list)
-        self._fresh: list[Slot] = []  # Obligations whose appointment nobody has noted yet: most are settled before.
+        self._fresh: list[Slot] = []  # Obligations that are not in ``_due`` yet: most are settled before a sweep.
         self._entries: dict[int, LedgerEntry] = {}
         self._pairs: dict[tuple[str, str, str], int] = {}
         self._unsynced: dict[int, None] = {}
@@ -106,7 +106,7 @@ class MemoryStore:
         return self
 
     def load(self) -> Load:
-        """See ``Store.load``: nothing waits here."""
+        """See ``Store.load``: no change waits here."""
         return Load()
 
     def now(self) -> Instant:
@@ -118,15 +118,15 @@ class MemoryStore:
         return self._time.wall_ahead_ms()
 
     async def transact(self, command: Command) -> Any:
-        """See ``Store.transact``. Nothing waits here, so nothing goes before anything else."""
+        """See ``Store.transact``. No change waits here, so ``admission`` makes no difference."""
         return self.transact_at_once(command)
 
     def submit(self, command: Command, then: Then) -> None:
-        """See ``Store.submit``. Called by the loop, so that nobody is answered before ``submit`` has returned."""
+        """See ``Store.submit``. The loop calls ``then``, so that it never runs before ``submit`` has returned."""
         call_back(partial(self.transact_at_once, command), then)
 
     def transact_at_once(self, command: Command) -> Any:
-        """The same for whoever has no event loop and needs none: nothing is waited for."""
+        """As ``transact``, for a caller without an event loop: no step waits."""
         with self._lock:
             applied = apply(self._snapshot, (command,), self._clock())
             if not applied.operations.is_empty:
@@ -141,10 +141,10 @@ class MemoryStore:
         with self._lock:
             return [None if (slot := self._found.get(key)) is None else slot.record for key in keys]
 
-    # What nearly every call of a tracker is: one obligation and its line. No view, put and change are made for it.
+    # Nearly every call of a tracker changes one obligation and adds its line: no view, put and change are made for it.
 
     def reserve_at_once(self, command: Reserve, flows: Container[str], sealed: Sealed | None) -> bool:
-        """Reserve, if nobody is in the way. False: somebody is, nothing was done, and ``transact`` is the way."""
+        """See ``AtOnce.reserve_at_once``."""
         identity = Key(BY_ID, (command.obligation_id,))
         held = Key(BY_FLOW_AND_KEY, (command.flow, command.key))
         found = self._found
@@ -154,7 +154,7 @@ class MemoryStore:
             decision = decide(None, command, self._clock(), flows)
             id_ = self._next_id
             keys = (identity, held) if command.key else (identity,)
-            slot = Slot(decision.obligation, keys, id_, 1)  # type: ignore[arg-type]  # Nobody holds it: it is reserved.
+            slot = Slot(decision.obligation, keys, id_, 1)  # type: ignore[arg-type]  # The key is free: it is reserved.
             if found.setdefault(identity, slot) is not slot:
                 return False
             if command.key:
@@ -167,7 +167,7 @@ class MemoryStore:
         return True
 
     def settle_at_once(self, obligation_id: str, command: Commit | Rollback) -> Decision:
-        """Commit or roll back. From then on it is found by its id alone; rolled back, it keeps no payload (A-62)."""
+        """Commit or roll back. Then the obligation is found by its id alone; rolled back, it has no payload (A-62)."""
         identity = Key(BY_ID, (obligation_id,))
         with self._lock:
             slot = self._found.get(identity)
@@ -184,7 +184,7 @@ class MemoryStore:
         return decision
 
     def _keep(self, operations: Operations) -> None:
-        """Enter what the kernel has changed. Everything was checked before, so nothing can fail here."""
+        """Enter the kernel's changes. They were checked before, so no step can fail here."""
         for slot in operations.dropped:
             self._seals.pop(slot.id, None)
             if slot.id in self._entries:
@@ -221,7 +221,7 @@ class MemoryStore:
                 self._seals[slot.id].pop(part, None)
 
     def _check_entry(self, slot: Slot | None, entry: LedgerEntry) -> None:
-        """What the schema of a database would refuse."""
+        """Refuse a ledger row that the schema of a database would refuse."""
         pair = _pair(entry)
         there = slot is not None and (slot.id in self._entries or slot.entry is not None)
         if broken := broken_rules(entry):
@@ -238,7 +238,7 @@ class MemoryStore:
         self._unsynced[id_] = None
 
     async def due(self, kind: str, before: Instant, limit: int) -> Sequence[Key]:
-        """See ``Store.due``: taken from a heap and put back, for they stay due until somebody attends to them."""
+        """See ``Store.due``: taken from a heap and put back, for they stay due until a sweep processes them."""
         with self._lock:
             self._note_fresh()
             heap, found = self._due[kind], list[_Due]()
@@ -310,7 +310,7 @@ class MemoryStore:
             return answer(rows, question, self._has_stopped)
 
     def _has_stopped(self, row: LedgerEntry, lease_ended_by: Instant | None) -> bool:
-        """Still PROCESSING, though whoever executed it has not been heard of."""
+        """Whether the intent is still PROCESSING although its lease has ended."""
         slot = self._found.get(by_pair(row.client_correlation_id, row.server_correlation_id))
         if lease_ended_by is None or row.phase is not Phase.PROCESSING or slot is None:
             return False
@@ -318,7 +318,7 @@ class MemoryStore:
         return (slot.record.lease_until or 0) <= lease_ended_by
 
     def of_type(self, type_: type[T]) -> list[T]:
-        """Every record of a type, oldest first: memory has no file that somebody else could look into."""
+        """Every record of a type, oldest first. For tests: memory has no file that they could read from outside."""
         with self._lock:
             found = {slot.id: slot.record for slot in self._found.values() if isinstance(slot.record, type_)}
             return [found[id_] for id_ in sorted(found)]
@@ -327,7 +327,7 @@ class MemoryStore:
         """See ``Store.prove``. Memory has no disk that could be full."""
 
     async def reopen(self) -> None:
-        """See ``Store.reopen``. Nothing here can be unknown."""
+        """See ``Store.reopen``. No outcome is unknown here."""
 
     async def history(self, key: Key) -> Sequence[JournalLine]:
         """See ``Store.history``."""
@@ -338,7 +338,7 @@ class MemoryStore:
             return [line for line in self._chained(0) if self._lines[line.seq - 1][0] == slot.id]
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
-        """The whole journal, a page at a time."""
+        """See ``LedgerQuestions.journal``."""
         with self._lock:
             return list(islice(self._chained(after), limit))
 

@@ -38,7 +38,7 @@ def answer(
 
 
 def _called(rows: Sequence[LedgerEntry], root: str) -> set[str]:
-    """The root and every id that was called below it. Whoever was seen is not looked at again (A-53)."""
+    """The root and every id that was called below it. An id that was seen is not visited again (A-53)."""
     children: defaultdict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row.actor == "client":
@@ -52,7 +52,7 @@ def _called(rows: Sequence[LedgerEntry], root: str) -> set[str]:
 
 
 def link_all(links: list[Link], lines: Sequence[tuple[int, JournalEvent]]) -> None:
-    """Chain the lines that are not yet, each by itself, when somebody first looks: a chain in memory proves nothing."""
+    """Chain the new lines, each by itself. Called only when they are read: a chain in memory proves nothing."""
     for number in range(len(links) + 1, len(lines) + 1):
         previous, writer = (links[-1].hash, Writer(1, number - 1)) if links else (GENESIS, Writer())
         record, event = lines[number - 1]
@@ -60,6 +60,6 @@ def link_all(links: list[Link], lines: Sequence[tuple[int, JournalEvent]]) -> No
 
 
 def fits(obligation: Obligation, wanted: Obligations) -> bool:
-    """Whether an obligation is one of those that are asked for."""
+    """Whether an obligation matches the question."""
     facts = ("flow", "state", "key", "intent", "trace_id")
     return all(getattr(wanted, name) in ("", getattr(obligation, name)) for name in facts)

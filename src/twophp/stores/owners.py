@@ -1,4 +1,4 @@
-"""Who is alive, as the kernel knows it: a lock for every owner, which ends with its process.
+"""Which owners are alive, as the kernel knows it: a lock for every owner, which ends with its process.
 
 Beside a database stands an empty file, ``orders.db.owners``. An owner locks one byte of it, far behind its end, at a
 place that follows from its name. The kernel releases the lock when the process ends, however it ends. A free byte
@@ -8,11 +8,11 @@ therefore says that its owner is dead, and a locked one that its owner lives.
   release them, as it would with POSIX locks. No process id is involved, so containers that share a volume, each with
   its own process ids, see each other's locks.
 * A forked child inherits the descriptor and would keep its parent's lock. It closes the descriptor first of all.
-* The file is never written and never removed. An owner's name contains the inode of the file it is locked in: if
-  somebody replaces the file, nothing is known about the owners that are locked in the old one.
+* The file is never written and never removed. An owner's name contains the inode of the file it is locked in: if the
+  file is replaced, the owners that are locked in the old one are unknown.
 * The database file itself cannot be used: closing any descriptor of it releases SQLite's locks.
 
-Where the file cannot be made or locked nothing is known, and leases alone decide.
+Where the file cannot be made or locked, every owner is unknown, and leases alone decide.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Identity: TypeAlias = tuple[int, int]
 
 
 class _LockFile:
-    """One file and the owners of this process that are locked in it: however many, they cost one descriptor."""
+    """One file and the owners of this process that are locked in it. All of them share one descriptor."""
 
     def __init__(self, handle: int, inode: int) -> None:
         self.handle = handle
@@ -59,7 +59,7 @@ class _LockFile:
         fcntl.fcntl(self.handle, _SET, _request(fcntl.F_UNLCK, owner))
 
     def is_locked(self, owner: str) -> bool:
-        """By anybody. The kernel does not tell a file of its own locks."""
+        """Whether any process holds the lock. The kernel does not report a descriptor's own locks to it."""
         assert _GET is not None
         if owner in self.owners:
             return True
@@ -127,7 +127,7 @@ class Owners:
             return "unknown"
 
     def _state(self, owner: str, inode: int) -> OwnerState:
-        """Whoever asks may be no owner here, and then opens the file for this question alone."""
+        """The state of an owner's lock. A process without an owner of its own opens the file for this call alone."""
         found = os.stat(self._path)  # noqa: PTH116
         if found.st_ino != inode:
             return "unknown"
@@ -166,7 +166,7 @@ class Owners:
 
 
 class NobodyKnown:
-    """The owners of a store that others cannot reach, and that ends with its process."""
+    """The owners of a store that no other process can reach, and that ends with its own process."""
 
     def register(self, name: str) -> str:
         """See ``ports.Owners``."""

@@ -1,8 +1,9 @@
 """An event loop in a thread of its own, for callers that have none.
 
 The flows are asynchronous; a synchronous edge (a transport, the tracker, the registrar) runs them through a ``Portal``.
-There is one loop for any number of threads, so what they ask for at the same time shares one group commit. Threads put
-their errands in a queue and wake the loop only if nobody has since it last looked: a wake-up costs more than an errand.
+There is one loop for any number of threads, so calls of several threads at the same time share one group commit.
+Threads put their errands in a queue and wake the loop only if no other thread has since it last looked: a wake-up costs
+more than an errand.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Errand:
-    """A coroutine on its way to the loop, and what became of it on its way back."""
+    """A coroutine on its way to the loop, and its result or error on the way back."""
 
     __slots__ = ("_over", "coroutine", "error", "result")
 
@@ -32,10 +33,10 @@ class _Errand:
         self._over.acquire()
 
     async def carry_out(self) -> None:
-        """However it ends is its caller's: an exit that got out of its task would end the loop, and all would wait."""
+        """Keep the outcome for the caller. An exit that left this task would end the loop for every waiting thread."""
         try:
             self.result = await self.coroutine
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for.
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it.
             self.error = error
 
     def ended(self, task: asyncio.Task[None]) -> None:
@@ -51,7 +52,7 @@ class _Errand:
 
 
 class Portal:
-    """Runs coroutines for any thread but its own. Whoever opened it closes it."""
+    """Runs coroutines for any thread but its own. The caller that opened it closes it."""
 
     def __init__(self, name: str = "twophp-portal") -> None:
         self._loop = asyncio.new_event_loop()
@@ -60,7 +61,7 @@ class Portal:
         self._closed = False
         self._errands: deque[_Errand] = deque()
         self._is_awake = False
-        # A daemon: a process that forgot to close must still be able to end. What was acknowledged is durable anyway.
+        # A daemon: a process that forgot to close must still be able to end. Acknowledged changes are durable anyway.
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -72,7 +73,7 @@ class Portal:
 
     @property
     def is_parents(self) -> bool:
-        """Whether this process was forked since: the loop's thread stayed with its parent, and nobody answers here."""
+        """Whether this process was forked since: the loop's thread exists only in the parent, so no call ends here."""
         return self._pid != os.getpid()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -84,10 +85,10 @@ class Portal:
             coroutine.close()
             message = "a portal cannot wait for itself: await the asynchronous twin instead"
             raise RuntimeError(message)
-        if not asyncio.iscoroutine(coroutine):  # The loop would trip over it, and its caller wait for ever.
+        if not asyncio.iscoroutine(coroutine):  # Else it would fail in the loop, and its caller would wait for ever.
             raise TypeError(f"a portal runs coroutines, not {type(coroutine).__name__}")
         errand = _Errand(coroutine)
-        with self._lock:  # So that nothing is handed to a loop that has just stopped.
+        with self._lock:  # Else an errand could reach a loop that has just stopped.
             if self._closed:
                 coroutine.close()
                 raise StoreUnavailable("it is closed", code="store_closed")
@@ -99,9 +100,9 @@ class Portal:
         return result
 
     def open(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[], Coroutine[Any, Any, None]]) -> T:
-        """As ``run``, for what this portal is for: if it cannot be had, it is undone and the portal closed.
+        """As ``run``, for opening the resource that this portal serves. On failure: undo the opening, close the portal.
 
-        Whoever is interrupted left it running, so ``undo`` has its turn once it has ended, and undoes what there is.
+        An interrupted caller leaves ``coroutine`` running, so ``undo`` waits for its end and undoes what it has made.
         """
         turn = asyncio.Lock()
 
@@ -119,7 +120,7 @@ class Portal:
             raise
 
     def _begin(self) -> None:
-        """Begin everything that has come. Whoever comes after this wakes the loop again."""
+        """Begin every errand in the queue. The next thread to add one wakes the loop again."""
         self._is_awake = False
         while self._errands:
             errand = self._errands.popleft()

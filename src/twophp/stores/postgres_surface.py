@@ -1,4 +1,4 @@
-"""Trying things on a table in PostgreSQL, each inside a transaction that is rolled back.
+"""Probing a table in PostgreSQL, each change inside a transaction that is rolled back.
 
 Every value is handed over as text and cast by the server to its column's type, so any type can be tried.
 """
@@ -38,7 +38,7 @@ async def connect(url: str) -> Any:
         raise ConfigError("PostgreSQL needs twophp[postgres]", code="no_driver")
     try:
         return await asyncpg.connect(url, timeout=CONNECT_S, command_timeout=STATEMENT_S)
-    except ValueError:  # Not quoted, nor kept: of a URL that is misread, any part may be the password.
+    except ValueError:  # The error is dropped and not quoted: any part of a misread URL may be the password.
         raise ConfigError(
             "the URL is none that PostgreSQL understands; is a sign in it not escaped?", code="bad_url"
         ) from None
@@ -48,7 +48,7 @@ async def connect(url: str) -> Any:
 
 
 async def _close(connection: Any) -> None:
-    """One that is lost has closed itself."""
+    """Close it. A connection that is lost has closed itself."""
     with suppress(Exception):
         await connection.close(timeout=CONNECT_S)
 
@@ -134,7 +134,7 @@ class PostgresBench:
             await self.undo()
 
     async def insert_beside(self, row: Values) -> Tried:
-        """See ``Bench.insert_beside``: whoever finds the key taken by an open transaction waits for its end."""
+        """See ``Bench.insert_beside``: an insert whose key an open transaction has taken waits for its end."""
         async with _rolled_back(self._rival):
             await self._rival.execute(_sql()["do_not_wait"])
             return await self._try(self._rival, *self._insertion(row, "fail"))
@@ -163,7 +163,7 @@ class PostgresBench:
         return [dict(row) for row in rows]
 
     async def close(self) -> None:
-        """See ``Bench.close``. A transaction that nobody can roll back any more ends with its connection."""
+        """See ``Bench.close``. If the rollback fails, closing the connection ends the transaction."""
         with suppress(Exception):
             await self.undo()
         for connection in (self._connection, self._rival):

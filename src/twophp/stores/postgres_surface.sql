@@ -1,4 +1,4 @@
--- Probing somebody's table in PostgreSQL. Names in braces are put in quoted; every value comes as text and is cast.
+-- Probing a table in PostgreSQL. Names in braces are inserted quoted; every value comes as text and is cast.
 
 -- name: find
 SELECT class.oid, class.relpersistence::text, class.relkind::text, class.relispartition,
@@ -27,7 +27,7 @@ GROUP BY index.indexrelid;
 SELECT coalesce(string_agg(pg_get_constraintdef(oid), E'\n'), '') FROM pg_constraint WHERE conrelid = $1 AND contype = 'c';
 
 -- name: writers
--- Who beside the owner and whoever asks may insert.
+-- The roles that may insert, beside the owner and the current one.
 SELECT DISTINCT CASE WHEN acl.grantee = 0 THEN 'PUBLIC' ELSE pg_get_userbyid(acl.grantee)::text END AS name
 FROM pg_class AS class CROSS JOIN aclexplode(coalesce(class.relacl, acldefault('r', class.relowner))) AS acl
 WHERE class.oid = $1 AND acl.privilege_type = 'INSERT' AND acl.grantee <> class.relowner

@@ -1,4 +1,4 @@
-"""Ring files: created once whoever comes first, changed under a lock, taken up by those who already run.
+"""Ring files: created once by the first process, changed under a lock, read again by running services.
 
 A file is never written in place. A new ring goes to a temporary file, is synced, and then takes the name in one step:
 ``link`` when the ring must not exist yet, so that of two processes which start at once one wins and both use its ring;
@@ -30,7 +30,7 @@ log: Final = logging.getLogger("twophp.vault")
 OTHERS: Final = 0o077
 LOCK_ATTEMPTS: Final = 100
 LOCK_PAUSE_S: Final = 0.05
-"""An editor holds the lock for milliseconds. Whoever cannot get it in five seconds waits for one that hangs."""
+"""An editor holds the lock for milliseconds. One that cannot get it in five seconds waits for an editor that hangs."""
 
 Stamp: TypeAlias = tuple[int, int, int, int]
 
@@ -66,7 +66,7 @@ class RingFile:
         return self.load().ring()
 
     def load(self) -> StoredRing:
-        """What the file holds. Refuses one that others can read: then its keys are no secret any more."""
+        """The content of the file. Refuses a file that other users can read: its keys are no secret any more."""
         try:
             raw = _read_private(self.path)
         except FileNotFoundError as error:
@@ -90,7 +90,7 @@ class RingFile:
             raise ConfigError(message, code="ring_missing")
         if not self.exists():
             self._create()
-        sync_folder(self.path)  # Also if another made it: what we seal must not be more durable than its key.
+        sync_folder(self.path)  # Also if another process made it: sealed bytes must not be more durable than their key.
         return self.load()
 
     def _create(self) -> None:
@@ -103,7 +103,7 @@ class RingFile:
 
     def edit(self, change: Callable[[StoredRing, int], StoredRing]) -> StoredRing:
         """Replace the ring by ``change(ring, now)``, one editor at a time: no editor undoes another's key."""
-        self.load()  # Says what is wrong with the file, if anything is.
+        self.load()  # Raises if the file is damaged or readable by others.
         with self._locked():
             before = self.load()
             after = change(before, self._clock())
@@ -117,7 +117,7 @@ class RingFile:
     def _locked(self) -> Iterator[None]:
         for _ in range(LOCK_ATTEMPTS):
             with self.path.open("rb") as file:
-                # Whoever had the lock may have replaced the file: then the lock is on a file nobody reads.
+                # The last holder of the lock may have replaced the file: then this lock is on a file without a name.
                 if _lock(file) and os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
                     yield
                     return
@@ -153,8 +153,8 @@ class Watch:
     def __call__(self) -> KeyRing | None:
         """The ring, if the file is another than at the last call.
 
-        A ring that vanished is an error also for somebody who has its keys in memory: what he seals now could not be
-        opened after his next start.
+        A ring that vanished is an error also for a service that has its keys in memory: what it seals now could not be
+        opened after its next start.
         """
         try:
             stamp = _stamp(self._source.path)
@@ -169,7 +169,7 @@ class Watch:
 
 
 def watching_vault(source: RingSource) -> AesGcmVault:
-    """A vault that takes up every change of its ring."""
+    """A vault that follows every change of its ring."""
     return AesGcmVault(source.ring(), Watch(source))
 
 

@@ -1,4 +1,4 @@
-"""Coroutines that never wait, for whoever has no event loop and needs none."""
+"""Coroutines that never wait, run without an event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that ends where it began."""
+    """The result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:

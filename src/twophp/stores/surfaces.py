@@ -1,7 +1,7 @@
-"""What a surface is probed with: a table described in neutral words, and the few things one may try to do to it.
+"""The port for probing a surface: a table described in neutral words, and the few changes that a probe tries on it.
 
-Everything is tried inside a transaction that is rolled back. A bench reports what the database said; whether that is
-good or bad is for the criteria to judge.
+Every change is tried inside a transaction that is rolled back. A bench reports the database's answer; the criteria
+judge whether that is good or bad.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Values: TypeAlias = Mapping[str, Any]
 
 
 class NoSuchTable(Exception):
-    """There is nothing to probe."""
+    """The database has no table of this name."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,12 +36,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     columns: Mapping[str, Column]
     uniques: tuple[tuple[str, ...], ...]  # Only those that hold for every row.
     allowed: Mapping[str, str] = {}  # A value that the checks of a column allow.
-    hazards: tuple[str, ...] = ()  # Why rows may vanish although nobody deletes them.
+    hazards: tuple[str, ...] = ()  # Why rows may vanish without a DELETE.
     strangers: tuple[str, ...] = ()  # Who else may insert, as far as the schema tells.
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database said. ``rows`` were changed, if it was ``done``."""
+    """The database's answer. ``rows`` were changed, if it was ``done``."""
 
     done: bool
     rows: int = 0
@@ -49,12 +49,12 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def done(rows: int = 0) -> Tried:
-    """It was let pass."""
+    """The database made the change."""
     return Tried(done=True, rows=rows)
 
 
 def refused(said: str) -> Tried:
-    """It was not."""
+    """The database refused the change."""
     return Tried(done=False, said=said)
 
 
@@ -66,11 +66,11 @@ class Bench(Protocol):
         ...
 
     async def fresh(self) -> None:
-        """Undo whatever was tried, and begin anew."""
+        """Undo every change that was tried, and begin a new transaction."""
         ...
 
     async def undo(self) -> None:
-        """Undo whatever was tried, and hold nothing."""
+        """Undo every change that was tried, and hold no transaction."""
         ...
 
     async def insert(self, row: Values, *, conflict: Conflict = "fail") -> Tried:
@@ -78,7 +78,7 @@ class Bench(Protocol):
         ...
 
     async def insert_as_stranger(self, row: Values) -> Tried:
-        """Insert as somebody who is not the registrar, in a transaction of his own."""
+        """Insert as a role that is not the registrar's, in a transaction of its own."""
         ...
 
     async def insert_beside(self, row: Values) -> Tried:
@@ -86,23 +86,23 @@ class Bench(Protocol):
         ...
 
     async def update(self, where: Values, column: str, value: Any) -> Tried:
-        """Change one column of what ``where`` finds."""
+        """Change one column of the rows that match ``where``."""
         ...
 
     async def delete(self, where: Values) -> Tried:
-        """Delete what ``where`` finds."""
+        """Delete the rows that match ``where``."""
         ...
 
     async def truncate(self) -> Tried:
-        """Empty the table by whatever shortcut the database has; refused where it has none."""
+        """Empty the table by the database's own shortcut, such as TRUNCATE; refused where it has none."""
         ...
 
     async def read(self, where: Values) -> Sequence[Mapping[str, Any]]:
-        """What ``where`` finds."""
+        """The rows that match ``where``."""
         ...
 
     async def close(self) -> None:
-        """Undo everything and let go."""
+        """Undo every change and close the connections."""
         ...
 
 

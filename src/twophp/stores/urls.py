@@ -52,7 +52,7 @@ class StoreUrl(msgspec.Struct, frozen=True):
 
 
 def parse_store_url(url: str, *, supported: str = SUPPORTED) -> StoreUrl:
-    """What ``url`` names. The path stands as it is: nothing in it is an escape or an option.
+    """Parse ``url``. The path is taken literally: nothing in it is an escape or an option.
 
     ``supported`` is what an error says to use instead.
     """
@@ -69,7 +69,7 @@ def parse_store_url(url: str, *, supported: str = SUPPORTED) -> StoreUrl:
 
 
 def absolute_url(url: str) -> str:
-    """The same store, wherever it is opened from: the process may change its folder, or send the URL to another."""
+    """The URL with an absolute path: the process may change its folder, or send the URL to another process."""
     where = parse_store_url(url)
     return f"{_SQLITE}{Path(where.path).absolute()}" if where.kind == "sqlite" else url
 
@@ -90,7 +90,7 @@ def _postgres(url: str, clock: Clock) -> PostgresStore:
 
 @asynccontextmanager
 async def opening(url: str, *, clock: Clock = system_clock) -> AsyncIterator[WholeStore]:
-    """As ``open_store``, for a block that makes more of it: the store outlives the block, but not its failure."""
+    """As ``open_store``, for a block that builds on the store. It stays open after the block unless the block fails."""
     store = open_store(url, clock=clock)
     try:
         if isinstance(store, Opens):
@@ -102,7 +102,7 @@ async def opening(url: str, *, clock: Clock = system_clock) -> AsyncIterator[Who
 
 
 def open_blocking(url: str, *, clock: Clock = system_clock) -> BlockingSQLite | None:
-    """A handle for threads on a store that is open already, where there is such a thing."""
+    """A handle for threads on a store that is open already, or None if the kind of store has none."""
     where = parse_store_url(url)
     return BlockingSQLite(where.path, clock=clock) if where.kind == "sqlite" else None
 
@@ -131,9 +131,9 @@ def _open_vault(where: StoreUrl, keys: Keys | None, clock: Clock) -> AesGcmVault
 
 
 def _refuse_other_ring(path: str, vault: AesGcmVault) -> None:
-    """Under a ring that is not its own nothing of a database opens, and what it seals would not under the right one.
+    """Refuse a ring that is not the database's: no seal opens, and new seals would not open under the right ring.
 
-    Several are looked at: one that was changed says nothing about the ring.
+    Several seals are tried: a single one may have been tampered with, and says nothing about the ring.
     """
     service, newest = newest_seals(path)
     if newest and all(row.problem(vault, service) for row in newest):

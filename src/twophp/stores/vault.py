@@ -3,7 +3,7 @@
     sealed = version (1 byte) | length of the key's name (1) | name | nonce (12) | ciphertext and tag
 
 The context (service, intent, part) is authenticated with the bytes. Sealed bytes that were changed, or moved to another
-row, do not open: nobody can make a server execute a payload that its client did not register.
+row, do not open: a server cannot be made to execute a payload that its client did not register.
 
 New bytes are sealed with the ring's active key; every key in the ring still opens. Nonces are random, so one key should
 seal fewer than 2**32 times; rotating is cheap and never takes the service down.
@@ -60,7 +60,7 @@ class AesGcmVault:
     """A ``Vault`` over a key ring.
 
     ``reload`` returns a newer ring, or None while there is none. It is asked before a seal, though not more than once
-    a second, so that a running service takes up a rotation by another process long before the old key may retire; and
+    a second, so that a running service follows a rotation by another process long before the old key may retire; and
     always when bytes name a key that is not in the ring.
     """
 
@@ -127,7 +127,7 @@ class AesGcmVault:
 
 
 class ClearVault:
-    """A ``Vault`` for what is kept in memory alone: there a key would lie beside what it seals, and protect nothing."""
+    """A ``Vault`` for a store in memory: there a key would lie beside the bytes that it seals, and protect nothing."""
 
     def __init__(self) -> None:
         self._key = os.urandom(KEY_BYTES)
@@ -150,7 +150,7 @@ def _derive(key: bytes, purpose: bytes) -> bytes:
 
 
 def seal_header(name: str) -> bytes:
-    """What bytes sealed with this key begin with. The length in front keeps one name from being another's prefix."""
+    """The first bytes of everything sealed with this key. The length keeps one name from being another's prefix."""
     raw = name.encode()
     return bytes((VERSION, len(raw))) + raw
 

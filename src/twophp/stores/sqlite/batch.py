@@ -62,7 +62,7 @@ _LAST_STATE: Final = sql("last_state_of")
 _OLD_STATE: Final = sql("old_state_of")
 INLINE_BYTES: Final = 1_500
 """A larger sealed part has a row of its own: SQLite writes the whole row with every update of an intent."""
-# What would end the transaction, or reach beyond it: a PRAGMA stays when everything else is rolled back.
+# Operations that would end the transaction, or reach beyond it: a PRAGMA stays when the transaction is rolled back.
 _NOT_FOR_STATEMENTS: Final = frozenset(
     {apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_PRAGMA, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH}
 )
@@ -86,7 +86,7 @@ class Batch:
         self._last_line, self._hash, at, self._next_id = known.head()
         self.now = time.reach(at)  # A-29
         self._written: Iterable[Slot] = ()
-        # What frees a unique key goes before what may take it.
+        # Statements that free a unique key run before those that may take it.
         self._frees: defaultdict[str, list[Row]] = defaultdict(list)
         self._takes: defaultdict[str, list[Row]] = defaultdict(list)
         self._hashes: dict[str, int] = {}  # Of the client ids in this batch.
@@ -95,9 +95,9 @@ class Batch:
         self.changed = False
 
     def run(self, commands: Sequence[Command]) -> list[Outcome]:
-        """Decide every command, write what was decided, and say what to answer once it is durable.
+        """Decide every command, write the changes, and return the answers to give once they are durable.
 
-        Raises what the database raises; then nothing is kept.
+        Raises what the database raises; then the caller has to roll back.
         """
         applied = apply(self._loaded(commands), commands, self.now)
         if not applied.operations.is_empty:
@@ -109,11 +109,11 @@ class Batch:
         return applied.answers
 
     def look(self, commands: Sequence[Command], refuse: Callable[[], Failure], *, must_be_there: bool) -> list[Outcome]:
-        """Decide every command by itself on what is there, and write nothing: see ``kernel.apply.look``."""
+        """Decide every command by itself on the stored records, and write nothing: see ``kernel.apply.look``."""
         return look(self._loaded(commands), commands, self.now, refuse, must_be_there=must_be_there)
 
     def flushed(self) -> None:
-        """COMMIT is through: what was written is known."""
+        """Call it after COMMIT: the cache keeps what was written."""
         self._known.flushed(self._written, self._head())
         self._known.has_settings |= self._has_kept_settings
 
@@ -152,7 +152,7 @@ class Batch:
         if table is INTENTS:
             slot.place = row[INTENT_PLACE]
             self._places[row[INTENT_HASH]].add(slot.place)
-        if self._known.has(keys[0]):  # It may be known, and have been found beside what was wanted.
+        if self._known.has(keys[0]):  # Hashes collide: a cached record may be found beside the wanted one.
             return
         if table is INTENTS and (failure := self._differs_from_history(slot)) is not None:
             refused.update(dict.fromkeys(keys, failure))
@@ -160,16 +160,16 @@ class Batch:
         self._known.slots.update(dict.fromkeys(keys, slot))
 
     def _hashed(self, client_correlation_id: str) -> int:
-        """Its hash, which is wanted once more if it turns out to be new."""
+        """The hash of the id. It is kept, because the insert of a new intent needs it once more."""
         hashed = self._hashes.get(client_correlation_id)
         if hashed is None:
             hashed = self._hashes[client_correlation_id] = hashes.client_hash(client_correlation_id)
         return hashed
 
     def _differs_from_history(self, slot: Slot) -> Failure | None:
-        """Whether an open intent was set back by hand: executed, or settled, once more it would happen twice.
+        """A failure if a direct edit has set an open intent back: executed again, its effects would happen twice.
 
-        Only what is read from the file is looked at, not what this handle wrote itself, so a handshake pays nothing.
+        Only an intent that is read from the file is checked, not one that this handle wrote: a handshake pays nothing.
         """
         intent = slot.record
         assert isinstance(intent, Intent)
@@ -219,7 +219,7 @@ class Batch:
                 slot.last_line = number
 
     def _add_link(self, lines: list[_Line]) -> None:
-        """The lines of this batch, chained to the last link. Without a line, time and ids are moved on in the head."""
+        """Chain the lines of this batch to the last link. Without a line, only time and next id in the head change."""
         if not lines:
             self._execute(_WRITE_HEAD, (self.now, self._next_id))
             return
@@ -230,7 +230,7 @@ class Batch:
         self._last_line, self._hash = self._last_line + len(lines), link.hash
 
     def _purge(self, purge: Purge) -> Iterable[_Line]:
-        """Forget the row, if it is there as it was seen, and say which line tells of it."""
+        """Delete the row, if it is unchanged since it was read, and return the line that records it."""
         row = purge.entry
         facts = row.client_correlation_id, row.server_correlation_id, row.actor, row.version, row.sync_timestamp
         for statement in (_PURGE_FORGOTTEN, _PURGE_ENTRY):
@@ -332,39 +332,39 @@ class Batch:
         self._has_kept_settings = True
 
     def _update_intents(self, rows: list[Row]) -> None:
-        """Those that the central ledger has not had, which stay where they are in its index; then the others."""
+        """Update first the rows that are not synced, which keep their place in that index; then the others."""
         before = self._count_changes()
         self._executemany(_UPDATE_INTENT, rows)
         if self._count_changes() - before != len(rows):
             self._executemany(
                 _UPDATE_SYNCED_INTENT, rows
-            )  # Whatever was updated no longer has the version it asks for.
+            )  # A row that the first statement updated no longer has the version that the second asks for.
             if self._count_changes() - before != len(rows):
                 raise StoreError(_NOT_AS_READ, code="bad_change")
 
     def _run_extra(self, statements: Sequence[Statement]) -> None:
-        """What others wrote shares our transaction, so it may not end it: half a batch would be durable.
+        """Run a caller's SQL in our transaction. It must not end the transaction: half a batch would be durable.
 
-        Nor may it leave a reference open until COMMIT, where the whole batch would fail for it.
+        It must not leave a deferred reference open either: COMMIT would fail, and with it the whole batch.
         """
         self._connection.authorizer = _keeps_the_transaction
         try:
             for extra in statements:
                 for _row in self._executemany(extra.sql, extra.rows):
-                    pass  # Nobody wants it (RETURNING), but only then it goes on with the next.
+                    pass  # The rows of RETURNING are dropped, but apsw runs the next statement only once they are read.
         finally:
             self._connection.authorizer = None
         if self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
             raise ConstraintViolation("the statements leave a foreign key without its row")
 
     def _try(self, applied: Applied) -> None:
-        """After all rows are written, which the statements on trial would meet."""
+        """Run the trials after all rows are written, because the real statements would meet those rows."""
         for place, statements in applied.trials.items():
             if (refused := self._tried(statements)) is not None:
                 applied.answers[place] = refused
 
     def _tried(self, statements: Sequence[Statement]) -> Failure | None:
-        """Run them and undo them; what refuses them is this caller's alone, unless it has ended the transaction."""
+        """Run the statements and undo them. Their error is this caller's alone, unless it has ended the transaction."""
         failure: Failure | None = None
         self._execute(sql("begin_trial"))
         try:

@@ -1,9 +1,9 @@
-"""Group commit for threads: whoever comes first writes for all who wait.
+"""Group commit for threads: the first thread writes the changes of all waiting threads.
 
 A thread that has to wait for the disk anyway does the work itself: to hand it to an event loop and be woken again takes
-longer than the work, and the longer the busier the machine is. Whoever holds the turn takes everything that waits into
-one transaction, and meanwhile the next batch gathers behind it. The batch itself is the event loop's (writer.py); what
-it waits for runs in place, because a thread may block.
+longer than the work, and the longer the busier the machine is. The thread that holds the turn takes every waiting
+change into one transaction, and the next batch gathers during that time. The batch is the same as on the event loop
+(writer.py); its steps that wait run in place, because a thread may block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Ticket:
-    """What became of a change, for the thread that wants to know, and for nobody's ear but ``heard``'s."""
+    """The outcome of one change: for the thread that waits for it, or for the callback ``heard``."""
 
     __slots__ = ("_heard", "error", "is_over", "result")
 
@@ -40,7 +40,7 @@ class _Ticket:
         self.result, self.error, self.is_over = result, error, True
 
     def tell(self) -> None:
-        """Say it to whoever does not wait. Not with the turn in hand: what it does is its own affair."""
+        """Call back a caller that does not wait. Call it without the turn: the callback may use this handle."""
         if self._heard is not None:
             self._heard(self.result, self.error)
 
@@ -60,7 +60,7 @@ class BlockingSQLite:
         self._clock = clock
         self._capacity = capacity
         self._batch_limit = batch_limit
-        self._turn = threading.Lock()  # To be held by whoever touches the connection.
+        self._turn = threading.Lock()  # The thread that uses the connection holds it.
         self._waiting: deque[tuple[Command, _Ticket]] = deque()
         self._is_closed = False
         self._open()
@@ -78,20 +78,20 @@ class BlockingSQLite:
         return self._writer.now()
 
     def transact(self, command: Command) -> Any:
-        """See ``Store.transact``: returns after COMMIT. What was handed over before is written before."""
+        """See ``Store.transact``: returns after COMMIT. Changes that were handed over earlier are written first."""
         told = _Ticket()
         self._enqueue(command, told)
-        self._write_while(lambda: not told.is_over)  # Whoever had the turn before may have written ours as well.
+        self._write_while(lambda: not told.is_over)  # The thread that had the turn before may have written ours too.
         if told.error is not None:
             raise told.error
         return told.result
 
     def hand_over(self, command: Command, heard: Then) -> None:
-        """The same, without waiting: it is written with the next change that somebody waits for, or by ``flush``."""
+        """As ``transact``, without waiting: the next ``transact`` of any thread, or ``flush``, writes the change."""
         self._enqueue(command, _Ticket(heard))
 
     def flush(self) -> None:
-        """Write whatever was handed over."""
+        """Write every change that was handed over."""
         self._write_while(lambda: bool(self._waiting))
 
     def is_idle(self) -> bool:
@@ -99,14 +99,14 @@ class BlockingSQLite:
         return not self._waiting
 
     def reopen(self) -> None:
-        """See ``Store.reopen``. What was closed stays closed."""
+        """See ``Store.reopen``. A closed handle stays closed."""
         with self._turn:
             self._connection.close()
             self._refuse_if_closed()
             self._open(again=True)
 
     def close(self) -> None:
-        """Finish what was accepted and let go; whatever comes later is refused."""
+        """Write every accepted change and close the connection; later changes are refused."""
         self._is_closed = True
         self.flush()
         with self._turn:
@@ -133,7 +133,7 @@ class BlockingSQLite:
                 told.tell()
 
     def _write_a_batch(self, over: list[_Ticket]) -> None:
-        """With the turn. A batch leaves the queue when it is over, so an interrupt at any point loses none of it."""
+        """Call it with the turn. A batch leaves the queue when it is over, so an interrupt loses none of it."""
         jobs: list[Job] = [self._waiting[place] for place in range(min(len(self._waiting), self._batch_limit))]
         try:
             run_here(self._writer.write(lambda: jobs))
@@ -145,7 +145,7 @@ class BlockingSQLite:
                 over.append(self._waiting.popleft()[1])
 
     def _give_up(self, jobs: list[Job], error: BaseException) -> None:
-        """The thread was interrupted in the middle: nobody knows, and everybody may find out."""
+        """The thread was interrupted in the middle: the outcome is unknown, and each caller may look it up."""
         self._writer.undo(error)
         for _command, told in jobs:
             assert isinstance(told, _Ticket), "only threads wait here"

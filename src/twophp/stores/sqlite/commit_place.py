@@ -1,7 +1,7 @@
 """Where COMMIT runs: on the event loop or in a thread (ADR 34).
 
 On a quick disk the loop waits for COMMIT itself: to wake a thread, and to be woken by it, takes longer than the disk.
-On a slow disk a thread waits, because a loop that stands serves nobody. What the disk is, is measured at every COMMIT:
+On a slow disk a thread waits, because a blocked loop serves no request. The speed is measured at every COMMIT:
 
 - A new writer begins in the thread, so a disk that is slow from the start never stops the loop.
 - To the loop: once ``rest_s`` has passed and most of the last ``SAMPLES`` commits in the thread took less than
@@ -20,9 +20,9 @@ from collections import deque
 from typing import Final
 
 SLOW_S: Final = 0.002
-"""A commit may stop the loop for so long; what it takes beyond that counts against ``PATIENCE_S``."""
+"""A commit may stop the loop for so long; the time beyond that counts against ``PATIENCE_S``."""
 QUICK_S: Final = 0.001
-"""In the thread, commits have to be so quick before the loop is trusted with them again."""
+"""Commits in the thread have to be so quick before they move to the loop again."""
 PATIENCE_S: Final = 0.010
 FORGIVEN: Final = 0.02
 SHARE: Final = 0.7
@@ -53,7 +53,7 @@ class CommitPlace:
         return self._stood_s <= BURST_S
 
     def took(self, now_s: float, seconds: float, *, on_loop: bool) -> None:
-        """A COMMIT has ended, ``now_s``, and took so long."""
+        """Note a COMMIT that ended at ``now_s`` and took ``seconds``."""
         if on_loop:
             self._stood_s += seconds
             if seconds > SLOW_S:

@@ -30,9 +30,9 @@ from twophp.stores.sqlite.widening import Progress, widen
 log: Final = logging.getLogger("twophp.store")
 
 LOG_EVERY_S: Final = 5.0
-APPLICATION_ID: Final = 0x32504850  # "2PHP": the file says whose it is.
+APPLICATION_ID: Final = 0x32504850  # "2PHP": marks a file as a ledger of twophp.
 CENTRAL_APPLICATION_ID: Final = (
-    0x32504843  # "2PHC": a central ledger's. Known here, so that it is told from a stranger's.
+    0x32504843  # "2PHC": a central ledger's. Known here, to tell it from another program's file.
 )
 BUSY_TIMEOUT_MS: Final = 5_000
 WAL_TRIES: Final = 100
@@ -43,19 +43,19 @@ CACHE_KIB: Final = 32 * 1024  # Enough for a batch of large payloads without spi
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose tables a file holds, and where the numbered steps that make them are."""
+    """The kind of database that a file is, and the package with the numbered migrations that make its tables."""
 
     application_id: int
     package: str
     prove_durable: str  # A statement that changes something of no consequence.
-    # After which numbers there is more to do than one transaction should hold, and how it is done.
+    # By number: the work after a migration that is too much for one transaction.
     long_steps: dict[int, Callable[[apsw.Connection, Progress], None]] = {}
 
 
 LEDGER: Final = Schema(
     application_id=APPLICATION_ID, package=__package__, prove_durable=sql("prove_durable"), long_steps={13: widen}
 )
-"""A service's own."""
+"""The schema of a service's own ledger."""
 
 _FSYNC_FAILURES: Final = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 
@@ -82,7 +82,7 @@ _ERRORS: Final[tuple[tuple[type[apsw.Error], type[TwoPHPError], str, str], ...]]
     (apsw.TooBigError, StoreError, "too_big", "a value is too big for the database"),
 )
 
-# The disk, another process, the machine: trouble that strikes everybody alike, whoever's change met it first.
+# Faults of the disk, of another process or of the machine: they strike every change alike, not only the first one.
 _OUTSIDE_FAULTS: Final = (
     apsw.BusyError,
     apsw.CantOpenError,
@@ -108,12 +108,12 @@ def translate(error: apsw.Error, path: str = "") -> TwoPHPError:
 
 
 def is_outside_fault(error: Exception) -> bool:
-    """Whether everybody who waits must hear of it. Anything else is the fault of one change, and only its caller's."""
+    """Whether every waiting caller must receive the error. Any other fault belongs to one change and its caller."""
     return isinstance(error, _OUTSIDE_FAULTS)
 
 
 def is_fsync_failure(error: apsw.Error) -> bool:
-    """After one of these nobody knows what is durable; the kernel may even have dropped the pages."""
+    """Whether an fsync failed: then it is unknown what is durable; the kernel may even have dropped the pages."""
     return getattr(error, "extendedresult", 0) in _FSYNC_FAILURES
 
 
@@ -122,8 +122,8 @@ def open_connection(
 ) -> apsw.Connection:
     """A connection in WAL mode that syncs at every commit, or an error that says what is wrong.
 
-    ``immutable`` is for reading a file that nobody has open: it takes no lock and makes no file beside it.
-    ``must_exist`` is for one that was open before: to make it anew would be to forget everything in it.
+    ``immutable`` is for reading a file that no process has open: it takes no lock and makes no file beside it.
+    ``must_exist`` is for a file that was open before: if it has gone, a new one would hide the loss of its records.
     """
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     if not read_only and not must_exist:
@@ -140,7 +140,7 @@ def open_connection(
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         teach(connection)
         if not read_only:
-            # Before WAL, which would be a change to somebody else's file.
+            # Before WAL, which would change a file that may belong to another program.
             _refuse_foreign_at_once(connection, path, schema)
             _insist_on_durability(connection, path)
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -151,31 +151,32 @@ def open_connection(
 def _make_private(path: str) -> None:
     """Make a new file that only its owner can read; SQLite gives the files beside it the same mode.
 
-    One that is there keeps its mode: its operator may have chosen it. What cannot be made, SQLite says better.
+    An existing file keeps its mode: its operator may have chosen it. If the file cannot be made, SQLite's own error
+    says why.
     """
     if path == ":memory:":
         return
     with suppress(OSError):
-        # Only ever a new file: to close another descriptor of one that is open would give up its locks.
+        # Only a new file: closing another descriptor of a file that this process has open would give up its locks.
         os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
 
 
 def roll_back(connection: apsw.Connection) -> None:
-    """Undo what is open. Trouble with that must not hide the trouble that led here, and the next use meets it again."""
+    """Undo an open transaction. An error here must not hide the first one, so it is dropped; the next use meets it."""
     with suppress(apsw.Error):
         if connection.in_transaction:  # After some errors SQLite has rolled back by itself.
             connection.execute(sql("rollback"))
 
 
 def let_go(connection: apsw.Connection) -> None:
-    """Close it. Trouble of its last checkpoint changes nothing: all of it is in the log, for whoever opens it next."""
+    """Close it. An error of its last checkpoint loses nothing: every commit is in the log, for the next opening."""
     with suppress(apsw.Error):
         connection.close()
 
 
 @contextmanager
 def _given_up_on_failure(connection: apsw.Connection) -> Iterator[None]:
-    """Close the connection, which undoes what it has begun, and let out nothing but errors of ours."""
+    """On an error close the connection, which rolls back, and raise only errors of twophp."""
     try:
         yield
     except apsw.Error as error:
@@ -188,7 +189,7 @@ def _given_up_on_failure(connection: apsw.Connection) -> Iterator[None]:
 
 
 def _insist_on_durability(connection: apsw.Connection, path: str) -> None:
-    """Ask for what we promise, then check that we got it: some file systems and builds silently say no."""
+    """Set what we promise, then check that it is set: some file systems and builds silently refuse it."""
     journal_mode = _into_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # Where fsync alone leaves data in the drive's cache.
@@ -202,7 +203,7 @@ def _insist_on_durability(connection: apsw.Connection, path: str) -> None:
 
 
 def _into_wal(connection: apsw.Connection) -> str:
-    """Two that make a new file at the same time can be in each other's way here, and SQLite does not wait for that."""
+    """Switch to WAL. Two processes that make a new file at the same time collide here, and SQLite does not wait."""
     for _try in range(WAL_TRIES):
         try:
             return str(connection.execute("PRAGMA journal_mode = WAL").get)
@@ -216,8 +217,8 @@ def migrate(
 ) -> None:
     """Bring the schema to this version of twophp, one numbered step after the other.
 
-    All of them in one transaction, but for a step that moves every row of a file (``Schema.long_steps``): that one has
-    transactions of its own, and whoever is interrupted in it goes on with it at the next opening.
+    All steps share one transaction, except a step that moves every row of a file (``Schema.long_steps``): it has
+    transactions of its own, and if it is interrupted the next opening goes on with it.
     """
     with _given_up_on_failure(connection):
         connection.execute(sql("begin"))
@@ -232,10 +233,10 @@ def migrate(
                 connection.execute(sql("commit"))
                 schema.long_steps[number](connection, progress or logged(path))
                 connection.execute(sql("begin"))
-                with_schema = _refuse_foreign(connection, path, schema)  # Somebody else may have finished.
+                with_schema = _refuse_foreign(connection, path, schema)  # Another process may have finished.
         connection.execute(f"PRAGMA application_id = {schema.application_id}")
-        # If a failed commit lies behind the end of the log, where nobody has found it, this overwrites it: what reads
-        # as absent from here on stays absent, whatever a recovery may look for.
+        # A failed commit may lie behind the end of the log, where no reader sees it but a recovery would. This write
+        # replaces it, so a record that reads as absent from here on stays absent.
         connection.execute(schema.prove_durable)
         connection.execute(sql("commit"))
 
@@ -254,7 +255,7 @@ def logged(path: str) -> Progress:
 
 
 def schema_of(path: str) -> int:
-    """The number of a ledger's schema, whichever it is. Raises if the file is not a ledger's, or is too new."""
+    """The number of a ledger's schema, old or current. Raises if the file is not a ledger's, or is too new."""
     if not Path(path).is_file():
         message = f"there is no database {path}"
         raise ConfigError(message, code="no_such_database")
@@ -266,10 +267,10 @@ def schema_of(path: str) -> int:
 
 
 def open_without_room(path: str, schema: Schema = LEDGER) -> apsw.Connection:
-    """A connection to a database of this version's schema on a disk that takes nothing more, for what is in it.
+    """A connection for reading a database of this version's schema on a full disk.
 
-    What stands in its log is made durable in place, as ``migrate`` does, so what is read may be told. What is not there
-    may still turn up, until something was written.
+    The pages of its log are made durable in place, as ``migrate`` does, so a record that is read may be reported. A
+    record that is absent may still turn up, until something was written.
     """
     connection = open_connection(path, must_exist=True, schema=schema)
     with _given_up_on_failure(connection):
@@ -282,12 +283,12 @@ def open_without_room(path: str, schema: Schema = LEDGER) -> apsw.Connection:
 
 
 def _harden_log(connection: apsw.Connection) -> None:
-    """Write the log once more as it is, and sync it. To be called inside the write transaction: nobody else writes.
+    """Write the log once more as it is, and sync it. Call it inside the write transaction, where nobody else writes.
 
     After a process has died its log is read back, and with it a commit whose sync may have failed. Such pages may be in
-    memory only: a kernel that could not write a page calls it clean, and no later sync takes it along. Everything that
-    is appended behind it would be lost with it in a power cut, and a checkpoint half way would be past repair. Written
-    anew, the pages are dirty again; once they are synced, what was read back is there for good.
+    memory only: a kernel that could not write a page calls it clean, and no later sync writes it. Everything that is
+    appended behind it would be lost with it in a power cut, and a database that was half checkpointed could not be
+    repaired. Written anew, the pages are dirty again; once they are synced, what was read back is durable.
     """
     try:
         with Path(connection.filename_wal).open("r+b", buffering=0) as log:
@@ -296,14 +297,14 @@ def _harden_log(connection: apsw.Connection) -> None:
                 offset += os.pwrite(log.fileno(), chunk, offset)
             os.fdatasync(log.fileno())
     except FileNotFoundError:
-        return  # Nobody has written yet.
+        return  # Nothing was written yet.
     except OSError as error:
         code = "disk_full" if error.errno == ENOSPC else "store_io_error"
         raise StoreUnavailable(f"the log cannot be written: {error}", code=code) from error
 
 
 def _refuse_foreign_at_once(connection: apsw.Connection, path: str, schema: Schema) -> None:
-    """As one reading: between two, another process may have made the file ours."""
+    """Check inside one read transaction: between two reads, another process may have made the file ours."""
     connection.execute("BEGIN")
     try:
         _refuse_foreign(connection, path, schema)

@@ -1,6 +1,6 @@
-"""The numbers under which intents are indexed. They lead to rows and prove nothing: whoever reads compares the ids.
+"""The hashes under which intents are indexed. They lead to rows and prove nothing: the reader compares the ids.
 
-An index of integers is a quarter of one on the ids themselves, and it is the only one that random ids go into.
+An index of integers is a quarter of the size of one on the ids, and it is the only index that random ids go into.
 """
 
 from __future__ import annotations

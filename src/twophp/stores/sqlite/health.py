@@ -22,7 +22,7 @@ from twophp.stores.sqlite.sql import sql
 SCRATCH: Final = ".twophp-doctor-"
 PROOFS: Final = 20
 _HEADER_BYTES: Final = 20
-_WAL_VERSIONS: Final = b"\x02\x02"  # Read and write version in the file's header: only whoever knows WAL may open it.
+_WAL_VERSIONS: Final = b"\x02\x02"  # Read and write version in the file's header: only a library with WAL may open it.
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

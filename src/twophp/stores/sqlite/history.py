@@ -29,7 +29,7 @@ def history(connection: apsw.Connection, record: int, last_line: int) -> list[Jo
             link = (0, b"", []) if row is None else (row[0], row[1], decode_lines(row[2]))
         number, digest, lines = link
         if not number <= last_line < number + len(lines) or lines[last_line - number][RECORD] != record:
-            break  # Somebody has cut the journal. What is left is still told, and ``verify`` names the place.
+            break  # The journal was cut. The lines that are left are still returned, and ``verify`` names the place.
         line = lines[last_line - number]
         found.append(_line_of(line, digest))
         last_line = line[PREVIOUS] if line[PREVIOUS] < last_line else 0

@@ -16,8 +16,8 @@ PAUSE_S: Final = 0.000_2
 def begin_when_free(connection: apsw.Connection, seconds: Callable[[], float], patience_s: float) -> None:
     """Begin a write transaction, or raise BusyError when patience has ended.
 
-    It looks often. The lock is held for a few milliseconds at a time, and SQLite's own pauses grow with each look:
-    whoever had waited longest would look least often, and find the lock taken again.
+    It looks often. The lock is held for a few milliseconds at a time, and SQLite's own pauses grow with each look: the
+    process that had waited longest would look least often, and find the lock taken again.
     """
     until = seconds() + patience_s
 

@@ -31,7 +31,7 @@ class ObligationReader:
         self._clock = clock
 
     def service(self) -> str | None:
-        """Whose obligations they are, if anybody has ever opened the file."""
+        """The service whose obligations they are; None if no service has opened the file yet."""
         return kept(self._connection, "service")
 
     def last_line(self) -> int:

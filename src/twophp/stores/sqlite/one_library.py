@@ -1,8 +1,8 @@
-"""A ledger's file belongs to one SQLite in a process: ours, which apsw brings.
+"""In one process only one SQLite library may open a ledger's file: ours, which apsw brings.
 
-Python's ``sqlite3`` brings another, and neither knows of the other. POSIX locks are the process's, so the second finds
-nobody there: it cuts the shared memory that the first has mapped (SIGBUS), and when it closes the file the locks of
-both are gone. What that does to a database is anybody's guess, so whoever comes second is refused.
+Python's ``sqlite3`` brings another, and neither knows of the other. POSIX locks belong to the process, so the second
+library sees no lock of the first: it truncates the shared memory that the first has mapped (SIGBUS), and when it closes
+the file the locks of both are gone. The damage to the database cannot be foreseen, so the second one is refused.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def _may_have(connection: apsw.Connection, file: _Identity) -> bool:
         return _ours[connection] == file
     try:
         return _identity(connection.filename) == file
-    except apsw.ThreadingViolationError:  # Somebody's own, and busy.
+    except apsw.ThreadingViolationError:  # A connection of the application that another thread uses just now.
         return True
-    except apsw.ConnectionClosedError:  # Since it was listed.
+    except apsw.ConnectionClosedError:  # It was closed after it was listed.
         return False
 
 

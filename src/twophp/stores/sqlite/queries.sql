@@ -60,7 +60,7 @@ SELECT coalesce(max(id), 0) FROM client_entry;
 UPDATE client_entry SET service_ledger_id = ?1 WHERE id > ?2 AND id <= ?3 AND service_ledger_id <> ?1;
 
 -- name: intents_by_client_id
--- The hashes are made by whoever asks: a call back into Python for each of them costs more than the look-up.
+-- The caller computes the hashes: a call back into Python for each of them costs more than the look-up.
 SELECT live_intent.* FROM json_each(?) AS wanted CROSS JOIN live_intent ON client_hash = wanted.value;
 
 -- name: intents_by_server_id
@@ -93,14 +93,14 @@ INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
     ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_intent
--- If the row is at the version it was read at and the central ledger has not had it; an index knows those.
+-- Only if the row has the version that was read and is not synced; an index covers the unsynced rows.
 UPDATE intent SET phase = ?1, version = ?2, confirmed_at = ?3, settled_at = ?4, status = ?5, resource_id = ?6, owner = ?7,
     lease_until = ?8, fence = ?9, has_payload = ?10, transaction_reference = ?11, due_at = ?12, indeterminate = ?13,
     row_version = ?14, last_line = ?15, payload = iif(?16, ?17, payload), response = iif(?18, ?19, response)
 WHERE id = ?20 AND version = ?21 AND sync_timestamp IS NULL;
 
 -- name: update_synced_intent
--- The same of a row that it has had: it has to hear of it again (A-57).
+-- The same for a synced row: the central ledger must receive the new version (A-57).
 UPDATE intent SET phase = ?1, version = ?2, confirmed_at = ?3, settled_at = ?4, status = ?5, resource_id = ?6, owner = ?7,
     lease_until = ?8, fence = ?9, has_payload = ?10, transaction_reference = ?11, due_at = ?12, indeterminate = ?13,
     row_version = ?14, last_line = ?15, payload = iif(?16, ?17, payload), response = iif(?18, ?19, response),
@@ -108,7 +108,7 @@ UPDATE intent SET phase = ?1, version = ?2, confirmed_at = ?3, settled_at = ?4, 
 WHERE id = ?20 AND version = ?21 AND sync_timestamp IS NOT NULL;
 
 -- name: renew_intent
--- The same of a change that is not the ledger's.
+-- The same for a change that does not alter the ledger row.
 UPDATE intent SET phase = ?1, version = ?2, confirmed_at = ?3, settled_at = ?4, status = ?5, resource_id = ?6, owner = ?7,
     lease_until = ?8, fence = ?9, has_payload = ?10, transaction_reference = ?11, due_at = ?12, indeterminate = ?13,
     last_line = ?15, payload = iif(?16, ?17, payload), response = iif(?18, ?19, response)
@@ -230,7 +230,7 @@ UPDATE fence SET token = ?, obligation_id = ?, version = ? WHERE id = ? AND vers
 DELETE FROM fence WHERE id = ?;
 
 -- name: obligations_found
--- Newest first: whoever looks wants what happened lately, and no index is needed for that.
+-- Newest first: readers want the latest obligations, and that order needs no index.
 SELECT * FROM obligation
 WHERE (?1 = '' OR flow = ?1) AND (?2 = '' OR state = ?2) AND (?3 = '' OR key = ?3) AND (?4 = '' OR intent = ?4)
 AND (?5 = '' OR trace_id = ?5)
@@ -362,7 +362,7 @@ SELECT * FROM (
 ) ORDER BY sync_timestamp LIMIT ?2;
 
 -- name: purge_entry
--- Looked at once more: nobody may have changed it, or brought its record back.
+-- Checked once more: the row must be unchanged, and its record must not have come back.
 DELETE FROM client_entry
 WHERE client_correlation_id = ? AND server_correlation_id = ? AND actor = ? AND version = ? AND sync_timestamp = ?
 AND NOT EXISTS (SELECT 1 FROM call WHERE call.id = client_entry.id)

@@ -1,4 +1,4 @@
-"""The draft's questions to a ledger (§10.4) as statements, for a running store and for whoever looks from outside."""
+"""The draft's questions to a ledger (§10.4) as statements, for a running store and for readers from outside."""
 
 from __future__ import annotations
 

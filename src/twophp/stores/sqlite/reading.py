@@ -1,8 +1,9 @@
-"""Looking at a database from outside: read-only, without migrating it and without making one that is not there.
+"""Reading a database from outside: read-only, without migrating it and without making one that is missing.
 
-SQLite would leave two files beside a database that nobody has open, even for a read-only visitor, and a service of
-another user might then be unable to write them. So a database without a log is read as immutable: nothing is locked
-and nothing is made. Should a service start and fold its log into the file meanwhile, the reading is refused at its end.
+Even for a read-only connection SQLite would leave two files beside a database that no process has open, and a service
+of another user might then be unable to write them. So a database without a log is read as immutable: no lock is taken
+and no file is made. If a service starts and folds its log into the file during the reading, the reading is refused at
+its end.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TABLES: Final = (
 _Stamp: TypeAlias = tuple[int, int, int]
 
 UNREADABLE = ""
-"""Stands for the name of the key when bytes in place of sealed ones do not even name one."""
+"""The name of the key for bytes that should be sealed and name no key."""
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def reading(path: str) -> Iterator[apsw.Connection]:
 
 @contextmanager
 def _opened(path: str) -> Iterator[apsw.Connection]:
-    log = Path(f"{Path(path).resolve()}-wal")  # SQLite keeps it beside the file itself, whatever links lead there.
+    log = Path(f"{Path(path).resolve()}-wal")  # SQLite follows links and keeps the log beside the file itself.
     before = None if log.exists() else _stamp(path)
     connection = open_connection(path, read_only=True, immutable=before is not None)
     try:
@@ -81,7 +82,7 @@ def _stamp(path: str) -> _Stamp:
 
 @contextmanager
 def snapshot(path: str) -> Iterator[apsw.Connection]:
-    """As ``reading``, and everything read inside the block is of one moment while others write on.
+    """As ``reading``, and everything read inside the block is of one moment while other handles write on.
 
     Until the block ends, the write-ahead log cannot be folded back into the database and grows.
     """
@@ -106,7 +107,7 @@ def _refuse_other_schema(connection: apsw.Connection, path: str) -> None:
 
 
 def _refuse_missing_tables(connection: apsw.Connection, path: str) -> None:
-    """Whoever drops a table leaves nothing to compare: no report could say where."""
+    """Refuse here: a dropped table leaves nothing to compare, so no report could name the place."""
     missing = [name for name in _TABLES if not connection.execute(sql("find_table"), (name,)).get]
     if missing:
         message = f"{path}: has no table {', '.join(missing)}; restore the database from its backup"
@@ -114,11 +115,11 @@ def _refuse_missing_tables(connection: apsw.Connection, path: str) -> None:
 
 
 def holds_seals(path: str) -> bool:
-    """Whether the database has anything sealed. One that does not exist yet has not, and is not made."""
+    """Whether the database has anything sealed. False for a file that does not exist; it is not made."""
     if not Path(path).is_file():
         return False
     with _opened(path) as connection:
-        # A file that is yet to be migrated, or half way through it, keeps them elsewhere.
+        # A file before its migration, or half way through it, keeps the seals in other tables.
         return any(
             connection.execute(sql("find_table"), (name,)).get and connection.execute(sql(statement)).get
             for name, statement in (("seal", "any_separate_seal"), ("old_seal", "any_old_seal"), ("link", "any_seal"))
@@ -126,7 +127,7 @@ def holds_seals(path: str) -> bool:
 
 
 def newest_seals(path: str) -> tuple[str, list[SealRow]]:
-    """Which service sealed the parts of this database, and those that it sealed last."""
+    """The service that sealed the parts of this database, and the parts that it sealed last."""
     if not holds_seals(path):
         return "", []
     with reading(path) as connection:
@@ -134,7 +135,7 @@ def newest_seals(path: str) -> tuple[str, list[SealRow]]:
 
 
 def rows_by_key(path: str) -> dict[str, int]:
-    """How many sealed parts each key's name stands on, and under ``UNREADABLE`` what names none."""
+    """How many sealed parts name each key; under ``UNREADABLE`` those that name none."""
     with reading(path) as connection:
         return dict(Counter(_name(header) for (header,) in connection.execute(sql("seal_headers"))))
 
@@ -147,7 +148,7 @@ def _name(header: bytes) -> str:
 
 
 def kept(connection: apsw.Connection, name: str) -> str | None:
-    """A setting that the store keeps, without making it."""
+    """A setting that the store keeps, or None. A missing setting is not made."""
     try:
         value: str | None = connection.execute(sql("read_meta"), (name,)).get
     except UnicodeDecodeError as error:

@@ -1,20 +1,20 @@
-"""What this handle knows without reading it: the records it wrote last.
+"""A cache of the records that this handle wrote last.
 
-A handshake reads its intent three times, and most often it is read by the process that wrote it. SQLite counts the
-commits of other connections (``data_version``); while that number stands still, what we wrote is what is there, and
-where we ended is where the journal ends. One failed batch of ours, and everything is forgotten.
+A handshake reads its intent three times, and most often in the process that wrote it. SQLite counts the commits of
+other connections (``data_version``); while that number is unchanged, the cached records and the cached head of the
+journal are what the file holds. After a failed batch of this handle the cache is emptied.
 
-A commit by anybody else puts everything in doubt, and where the journal ends is read anew. Of the records only intents
-are kept: between workers on one file each intent mostly stays with the worker that registered it, while counters and
-fences are changed by all. Before a doubted intent is used, its row is asked for id, version, phase and fence, inside
-the write transaction, in which nobody else writes:
+A commit of another handle puts the whole cache in doubt, and the head of the journal is read anew. Of the records only
+intents are kept: among workers on one file each intent mostly stays with the worker that registered it, while counters
+and fences are changed by all. Before a doubted intent is used, id, version, phase and fence are read from its row,
+inside the write transaction, in which nobody else writes:
 
-- Whatever any handle changes about an intent raises its version, so an equal version means an equal record; a forgotten
-  one is not asked for. What
-  another handle has settled, renewed, recovered, replaced or forgotten is read anew, also by whoever only looks.
-- Whoever edits the file by hand may leave the version. The phase and the fence are what decides whether something runs
-  or settles; an intent that was set back differs in one of them, is read, and is then held against its history.
-- Other columns that were edited by hand are not seen here. They are ours to know better: we wrote them.
+- Every change of an intent by any handle raises its version, so an equal version means an equal record; a row of a
+  forgotten intent does not match. An intent that another handle has settled, renewed, recovered, replaced or forgotten
+  is read anew, also by a command that only reads.
+- A direct edit of the file may leave the version. The phase and the fence decide whether something runs or settles; an
+  intent that was set back differs in one of them, is read, and is then compared with its history.
+- A direct edit of other columns is not seen here. The cached record is the right one: this handle wrote it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GENERATION: Final = 8_192  # keys; two generations are kept, so memory does not 
 
 
 class JournalHead(NamedTuple):
-    """Where the journal, the time and the ids have come to."""
+    """The last line of the journal and its hash, the time of the last write, and the next id."""
 
     seq: int
     hash: bytes
@@ -50,7 +50,7 @@ class JournalHead(NamedTuple):
 
 
 def read_head(connection: apsw.Connection) -> JournalHead:
-    """The head as this connection sees it. Without one, nobody knows where the journal ended: nothing can be added."""
+    """The head as this connection sees it. Without a head the end of the journal is unknown: nothing can be added."""
     row: Row | None = connection.execute(sql("read_head")).fetchone()
     if row is None:
         message = f"{connection.filename}: the head of the journal is gone; restore the database from its backup"
@@ -61,7 +61,7 @@ def read_head(connection: apsw.Connection) -> JournalHead:
 class RecordCache:
     """A bounded cache of slots by every key their records hold, in two generations, and the head of the journal.
 
-    A batch works on ``slots`` itself. If it fails, everything is forgotten, so nothing has to be undone.
+    A batch works on ``slots`` itself. If it fails, the cache is emptied, so nothing has to be undone.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -74,10 +74,10 @@ class RecordCache:
         self._name = mint_uuid()
         self._writer = Writer()
         self._writer_is_known = True
-        self.has_settings = False  # Who writes the ledger's rows is in the database.
+        self.has_settings = False  # The database holds the service's name and the ledger's GUID.
 
     def refresh(self) -> bool:
-        """Whether another connection has written. Call it inside the write transaction, in which nobody else can."""
+        """Whether another connection has written. Call it inside the write transaction, where no other can write."""
         version = self._connection.execute("PRAGMA data_version").get
         if version != self._version:
             self._doubt()
@@ -99,9 +99,9 @@ class RecordCache:
         return True
 
     def ask_again(self, keys: Iterable[Key]) -> None:
-        """Know those of the doubted intents under ``keys`` whose rows are still ours, and forget the others.
+        """Keep those of the doubted intents under ``keys`` whose rows are unchanged, and forget the others.
 
-        One that was read since then is known. A second slot for it would outlive the first when that is dropped.
+        An intent that was read since then has a slot. A second slot would outlive the first when that is dropped.
         """
         doubted = self._doubted
         asked = {slot.id: slot for key in keys if (slot := doubted.get(key)) is not None and not self.has(key)}
@@ -119,11 +119,11 @@ class RecordCache:
 
     @property
     def has_doubts(self) -> bool:
-        """Whether another handle has written, and what it may have changed was not asked about since."""
+        """Whether intents are cached that another handle may have changed and that were not checked since."""
         return bool(self._doubted)
 
     def _doubt(self) -> None:
-        """Another handle has written. Bounded as ``slots`` is: what does not fit is read anew."""
+        """Put every cached intent in doubt, for another handle has written. What does not fit is read anew."""
         if len(self._doubted) > GENERATION:
             self._doubted = {}
         for known in (self._old, self.slots):
@@ -131,11 +131,11 @@ class RecordCache:
         self.slots, self._old, self._head = {}, {}, None
 
     def head(self) -> JournalHead:
-        """Where things have come to. To be asked for inside the write transaction, and after ``refresh``."""
+        """The head of the journal. Call it inside the write transaction, after ``refresh``."""
         return self._head or read_head(self._connection)
 
     def writer(self) -> Writer:
-        """Who this handle is in the journal. After a batch that failed, its row may not be there."""
+        """This handle as a writer of the journal. After a batch that failed, its row may be missing."""
         if not self._writer_is_known:
             links: int | None = self._connection.execute(sql("read_writer"), (self._writer.id, self._name)).get
             self._writer = Writer() if links is None else Writer(self._writer.id, links)
@@ -143,18 +143,18 @@ class RecordCache:
         return self._writer
 
     def linked(self, link: Link) -> Row:
-        """This handle has added a link: what its row says from now on."""
+        """Note that this handle has added a link, and return its row with the new count."""
         self._writer = Writer(link.writer, link.seq)
         return link.writer, self._name, link.seq, link.id, link.hash
 
     def flushed(self, slots: Iterable[Slot], head: JournalHead) -> None:
-        """Everything about these was written, and this is how far it went."""
+        """Note that these slots are durable, and that the journal now ends at ``head``."""
         self._head = head
         for slot in slots:
             slot.stored, slot.entry_is_new = slot.record.version, False
             slot.entry = slot.seals = None
 
     def forget(self) -> None:
-        """Nothing is known."""
+        """Empty the cache."""
         self.slots, self._old, self._doubted, self._head = {}, {}, {}, None
         self._writer_is_known = False

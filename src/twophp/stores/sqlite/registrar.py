@@ -46,9 +46,9 @@ class RegistrarStore(SQLiteStore):
 
 
 class SQLiteWitness:
-    """An independent reader: its own read-only connection sees what is committed, and nothing that anybody believes.
+    """An independent reader: its own read-only connection sees committed rows only, and no cache of a writer.
 
-    Whoever looks from outside brings one that leaves nothing beside the file: see ``reading``.
+    A reader from outside brings a connection that leaves no file beside the database: see ``reading``.
     """
 
     def __init__(self, path: str, connection: apsw.Connection | None = None) -> None:
@@ -56,7 +56,7 @@ class SQLiteWitness:
         self._connection = connection or open_connection(path, read_only=True)
 
     def schema(self) -> int:
-        """A number that changes when anybody alters a table or a trigger."""
+        """A number that changes when a table or a trigger is altered."""
         return int(self._rows_of("PRAGMA schema_version")[0][0])
 
     async def look(self, key: str) -> Look:

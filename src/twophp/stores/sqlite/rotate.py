@@ -1,9 +1,9 @@
 """Rotation: a new active key, then every sealed part opened and sealed again, while the service goes on.
 
-Nothing here can lose a row. Old keys stay in the ring, so whatever was sealed with either key opens at any moment.
-Pages are small changes of the background, which gives way to requests (ADR 30), and a part is replaced only if it
-still has the bytes that were opened. After a kill the same call goes on: the ring says that it is rotating, and what
-already has the new key is passed over. A part that does not open is left as it is and reported: it is evidence.
+No step can lose a row. Old keys stay in the ring, so bytes sealed with either key open at any moment. Pages are small
+changes of the background, which gives way to requests (ADR 30), and a part is replaced only if it still has the bytes
+that were opened. After a kill the same call goes on: the ring says that it is rotating, and parts with the new key are
+skipped. A part that does not open is left as it is and reported: it is evidence.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Rotation(msgspec.Struct, frozen=True, kw_only=True):
     resealed: int
     unopened: tuple[Unopened, ...]  # The first of them ...
     unopened_count: int  # ... and how many there are.
-    left: int  # Parts that somebody keeps sealing with an older key; run it again.
+    left: int  # Parts that a service keeps sealing with an older key; run it again.
     retired: tuple[str, ...] = ()
 
     @property
@@ -176,4 +176,4 @@ def _replacing(rows: list[tuple[bytes, int, str, bytes]]) -> Change:
 
 
 def _ignore(_done: int, _total: int) -> None:
-    """Nobody watches."""
+    """Show no progress."""

@@ -55,7 +55,7 @@ SELECT max(coalesce((SELECT max(record) FROM seal), 0), coalesce((SELECT max(id)
 SELECT substr(sealed, 1, 257) FROM sealed_part;
 
 -- name: seals_of_others
--- A page of each table: whatever lies behind the first ``limit`` of them is on a later page.
+-- A page over all tables: rows behind the first ``limit`` of them are on a later page.
 SELECT * FROM (
     SELECT * FROM (SELECT * FROM seal_of_record
         WHERE (record, part) > (?1, ?2) AND record <= ?3 AND substr(sealed, 1, length(?4)) <> ?4
@@ -67,7 +67,7 @@ SELECT * FROM (
 ) ORDER BY record, part LIMIT ?5;
 
 -- name: reseal
--- Only over the very bytes that were opened: a part that was replaced meanwhile is newer.
+-- Only over the very bytes that were opened: a part that was replaced since then is newer.
 UPDATE seal SET sealed = ?1 WHERE record = ?2 AND part = ?3 AND sealed = ?4;
 
 -- name: reseal_payload

@@ -77,13 +77,13 @@ class SQLiteStore:
         self.owners = Owners(self.path)
 
     def _open(self, *, must_exist: bool = False) -> None:
-        """All of it or nothing."""
+        """Open all connections and the writer, or none of them."""
         try:
             with ExitStack() as undo:
                 connection, proved = self._connected(must_exist=must_exist)
                 undo.callback(let_go, connection)
                 path = connection.filename  # From the root on: the process may change its folder.
-                # Point reads are quicker than a hop to a thread; questions may take long and get a thread of their own.
+                # A read by key is quicker than a hop to a thread. Questions may take long and get their own thread.
                 reads = open_connection(path, read_only=True)
                 undo.callback(let_go, reads)
                 questions = open_connection(path, read_only=True)
@@ -99,8 +99,8 @@ class SQLiteStore:
     def _connected(self, *, must_exist: bool) -> tuple[apsw.Connection, bool]:
         """A connection, and whether it was proved that a write reaches the disk.
 
-        A full disk at the first opening is no reason not to answer from what is there (ADR 30). Opening anew is another
-        matter: it has to tell for good what a commit of unknown outcome became.
+        With a full disk at the first opening the store still answers from the stored records (ADR 30). Reopening raises
+        the error: it has to settle the outcome of an unknown commit, and that needs a write.
         """
         connection = open_connection(self.path, must_exist=must_exist)
         try:
@@ -134,7 +134,7 @@ class SQLiteStore:
         return self._writer.wall_ahead_ms()
 
     def transact(self, command: Command) -> Awaitable[Any]:
-        """See ``Store.transact``: answered only after COMMIT. Handed on as it is, to save a frame on the hot path."""
+        """See ``Store.transact``: answered only after COMMIT. Returns the writer's own future, to save a frame."""
         return self._writer.transact(command)
 
     async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
@@ -194,7 +194,7 @@ class SQLiteStore:
         return await self._ask(*asked(question), entry_of)
 
     async def journal(self, after: int, limit: int) -> Sequence[JournalLine]:
-        """The whole journal, a page at a time."""
+        """See ``LedgerQuestions.journal``."""
         return await self._off_loop(lambda: list(lines_after(self._questions, after, limit)))
 
     async def links(self, after: int, limit: int) -> Sequence[Link]:
@@ -211,7 +211,7 @@ class SQLiteStore:
         return found[0]
 
     async def settled(self, before: Instant, limit: int) -> Sequence[Key]:
-        """See ``Store.settled``: ids rise with time, so it looks at what is older than ``before`` and at no more."""
+        """See ``Store.settled``: ids rise with time, so it looks only at obligations older than ``before``."""
         return await self._ask(sql("obligations_settled"), (before, limit), lambda row: by_id(row[0]))
 
     async def tally(self, since: Instant = 0) -> Sequence[Tally]:
@@ -223,7 +223,7 @@ class SQLiteStore:
         found = self._read(sql("read_meta"), (name,))
         if not found:
             await self._execute(Statement(sql=sql("keep_meta"), rows=[(name, value)]))
-            found = self._read(sql("read_meta"), (name,))  # Somebody else may have been quicker.
+            found = self._read(sql("read_meta"), (name,))  # Another process may have set it first.
         return str(found[0][0])
 
     async def prove(self) -> None:
@@ -231,7 +231,7 @@ class SQLiteStore:
         await self._execute(PROOF)
 
     async def reassign_ledger_id(self, issued: str) -> None:
-        """See ``Store.reassign_ledger_id``: the rows a bounded number at a time, the setting with its line last."""
+        """See ``Store.reassign_ledger_id``: a bounded number of rows at a time, the setting with its line last."""
         (last,) = self._read(sql("last_entry"), ())[0]
         for after in range(0, last, RESTAMPED_AT_A_TIME):
             rows = [(issued, after, after + RESTAMPED_AT_A_TIME)]
@@ -246,12 +246,12 @@ class SQLiteStore:
         await self._writer.transact(AdHocCommand((), change))
 
     async def reopen(self) -> None:
-        """See ``Store.reopen``. Whoever comes while another is at it finds it done. What was closed stays closed."""
+        """See ``Store.reopen``. Concurrent callers share one reopen. A closed store stays closed."""
         broken = self._writer
         async with self._reopening:
             self._refuse_if_closed()
             if self._writer is broken:
-                broken.stop("it is being opened anew")  # Whoever comes meanwhile waits here; it was not closed.
+                broken.stop("it is being opened anew")  # New changes get StorePoisoned, not "closed", and may reopen.
                 await self._let_go()
                 self._refuse_if_closed()
                 self._open(must_exist=True)
@@ -272,7 +272,7 @@ class SQLiteStore:
             let_go(connection)
 
     async def _execute(self, statement: Statement, admission: Admission = "accepted") -> None:
-        """Bookkeeping that no decision depends on, in the same queue as everything else."""
+        """Bookkeeping that no decision depends on, in the same queue as every other change."""
         change = Change(answer=None, statements=(statement,))
         await self._writer.transact(MakeChange(change, admission))
 
@@ -288,7 +288,7 @@ class SQLiteStore:
     async def _off_loop(self, ask: Callable[[], list[Any]]) -> list[Any]:
         try:
             asked_for = asyncio.get_running_loop().run_in_executor(self._thread, ask)
-        except RuntimeError as error:  # The thread was let go of.
+        except RuntimeError as error:  # The thread was shut down.
             raise StoreUnavailable("the store is closed", code="store_closed") from error
         try:
             return await asked_for

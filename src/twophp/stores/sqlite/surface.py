@@ -1,7 +1,7 @@
-"""Trying things on a table of a SQLite file, each inside a transaction that is rolled back.
+"""Probing a table of a SQLite file, each change inside a transaction that is rolled back.
 
-Nothing is made, migrated or turned into anything: the file may be anybody's. Two connections take part. One calls
-itself the registrar, as the guards of our own tables ask; the other is a stranger.
+No table is made, no schema migrated and no journal mode changed: the file may belong to another program. Two
+connections take part. One calls itself the registrar, as the guards of our own tables ask; the other is a stranger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_MS: Final = 5_000
 
 
 def table_names(path: str) -> list[str]:
-    """Every table of a file, or an error that says why nobody can tell."""
+    """Every table of a file, or an error that says why they cannot be read."""
     if not Path(path).is_file():
         raise ConfigError(f"there is no database {path}", code="no_such_database")
     connection = _open(path)

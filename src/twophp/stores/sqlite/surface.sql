@@ -1,4 +1,4 @@
--- Probing somebody's table. Names in braces are put in quoted; see surface.py.
+-- Probing a table. Names in braces are inserted quoted; see surface.py.
 
 -- name: surface_table
 SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?;

@@ -19,7 +19,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     reads: dict[str, str]  # by what -> the statement that finds all wanted rows at once, and at times some more
     identity: str  # the key whose values ``due`` returns and the two after it take
     due: str = ""  # Empty where a kind is never due, sealed or written about.
-    owners: str = ""  # Empty where nobody owns an unfinished one, as with the next.
+    owners: str = ""  # Empty where an unfinished record has no owner; so is ``owned``.
     owned: str = ""
     seal: str = ""
     last_line: str = ""  # The id of a record and the number of the newest line about it.

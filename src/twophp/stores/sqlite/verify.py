@@ -1,10 +1,10 @@
-"""Verification: the journal holds, and records and ledger rows are what it says they are.
+"""Verification: the journal's chain holds, and records and ledger rows agree with it.
 
 First the chain (``verify_chain``). Then every record is compared with the last line about it, intents and obligations
 also with what the lines of their beginning and their end bind, and every ledger row with its record. All of it is read
 in one snapshot, row by row: memory does not grow with the journal.
 
-What a chain alone cannot show is a history that was rewritten from some line to the end, head and all. Whoever noted
+A chain alone cannot show a history that was rewritten from some line to the end, head included. An auditor who noted
 ``seq:hash`` of an earlier head, as every report gives it, finds that too.
 """
 
@@ -43,7 +43,7 @@ _NOT_MIRRORED: Final = frozenset({"sync_timestamp", "version"})
 # What the last line about a record repeats of it: its id, its state and its fence, under the record's own names.
 _REPEATED: Final = {
     INTENTS.kind: ("server_correlation_id", "phase", "fence"),
-    OBLIGATIONS.kind: ("obligation_id", "state"),  # Nobody competes for one: no fence.
+    OBLIGATIONS.kind: ("obligation_id", "state"),  # An obligation has one owner: no fence.
     JOBS.kind: ("job_id", "state", "attempts"),
     CALLS.kind: ("client_correlation_id", "stage", "fence"),
 }
@@ -133,17 +133,17 @@ def verify(
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes this ledger, as far as the store was told."""
+    """The writer of this ledger's rows, as far as the store has kept it."""
 
     source: str | None = None
     service_ledger_id: str | None = None
 
     def of(self, source: str, ledger_id: str) -> Writer:
-        """Who has to have written a row that names these; what nobody knows is what the row says itself."""
+        """The expected writer of a row that names these. A setting that was not kept is taken from the row."""
         return Writer(source=self.source or source, service_ledger_id=self.service_ledger_id or ledger_id)
 
     def problems(self, source: str, ledger_id: str) -> Iterator[str]:
-        """What is wrong with a row that names these, of which nothing else is left to compare."""
+        """The problems of a row that names these, when no record is left to compare it with."""
         expected = self.of(source, ledger_id)
         names = ("source", "service_ledger_id")
         return _differences(names, (source, ledger_id), (expected.source, expected.service_ledger_id))
@@ -309,7 +309,7 @@ class _Inspection:
         if is_forgotten:
             message = f"intent {subject}: a line says that it was forgotten, and it is there"
             self._find("record_differs", message, seq=seq, subject=subject)
-        # By its history and not by its own word, which whoever deletes a payload changes as well.
+        # Judged by the history, not by the column: an edit that deletes a payload changes the column as well.
         keeps_payload = intent.phase is not Phase.ABANDONED and not is_purged
         if intent.has_payload is not keeps_payload:
             message = (
@@ -435,7 +435,7 @@ class _Inspection:
 
 
 def _end_of(one: Obligation, event: str, detail: str, noted_at: Instant) -> list[str | Instant | None]:
-    """Who settled an obligation and when, by the last line about it: nobody, if that is the line that reserved it."""
+    """Who settled an obligation and when, by its last line: empty if that is the line that reserved it."""
     if event == RESERVED_EVENT:
         return ["", None]
     # The line of a leak has the error's code where others say who it was (A-73). No end is before its beginning (A-29).
@@ -453,4 +453,4 @@ def _plain(value: object) -> str:
 
 
 def _ignore(_done: int, _total: int) -> None:
-    """Nobody watches."""
+    """Show no progress."""

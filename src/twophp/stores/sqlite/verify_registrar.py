@@ -1,10 +1,10 @@
-"""Verification of the registrar's rows: triggers keep them from being changed, and this shows when somebody went round.
+"""Verification of the registrar's rows: triggers keep them from being changed, and this finds changes that evaded them.
 
 A consumed key is bound by its line: the line has the replay key, and the replay key is the digest of what was meant, so
 an edited row cannot have its own digest. The inert row and the use of the nonce were written in the same transaction
 and repeat what the consumed key says. Verdicts, compensations, fences and the gate have lines of their own.
 
-Not bound by any line: the attempt of a row, the window of a nonce, nonces that nobody used, and the failure audit.
+Not bound by any line: the attempt of a row, the window of a nonce, unused nonces, and the failure audit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a row for each part of an intent to one wide row: what migration 0013 leaves to do, in bounded steps.
 
-Rows are taken over in the order of their ids. Each step is a transaction that also notes how far it came, so whoever is
-killed, or finds the disk full, has lost nothing: the next to open the file goes on from there. The old rows stay until
-every one was taken over; only then 0014 drops them. Several processes may work at it, a step each.
+Rows are moved in the order of their ids. Each step is a transaction that also notes how far it came, so a process that
+is killed, or finds the disk full, loses nothing: the next one that opens the file goes on from there. The old rows stay
+until every one was moved; only then 0014 drops them. Several processes may work at it, a step each.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ CHECKPOINT_STEPS: Final = 16
 DONE_SCHEMA: Final = 14
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many ids were looked at, of how many. It may raise to stop: what was told is durable."""
+"""Called with the number of ids that were processed and the number of all. It may raise to stop: the steps that it was
+called for are durable."""
 
 
 def widen(connection: apsw.Connection, progress: Progress) -> None:
-    """Take over what is left, then make the indexes."""
+    """Move the remaining rows, then make the indexes."""
     connection.create_scalar_function(
         "twophp_who", lambda *texts: hashes.who_hash(*map(str, texts)), 1, deterministic=True
     )
@@ -44,7 +45,7 @@ def widen(connection: apsw.Connection, progress: Progress) -> None:
 
 
 def _checkpoint(connection: apsw.Connection) -> None:
-    """Fold the log into the file, unless another process is at it, such as one that migrates as well."""
+    """Fold the log into the file, unless another process is in the way, such as one that migrates as well."""
     with suppress(apsw.BusyError):
         connection.wal_checkpoint()
 
@@ -58,7 +59,7 @@ def _last_id(connection: apsw.Connection) -> int:
 
 
 def _step(connection: apsw.Connection, last: int) -> int | None:
-    """One transaction. None: nothing is left, or somebody else has finished."""
+    """One transaction. None: nothing is left, or another process has finished."""
     connection.execute(sql("begin"))
     if connection.execute("PRAGMA user_version").get >= DONE_SCHEMA:
         connection.execute(sql("rollback"))
@@ -75,7 +76,7 @@ def _step(connection: apsw.Connection, last: int) -> int | None:
 
 
 def _indexes() -> Iterator[str]:
-    """Those of 0014, made beforehand and each by itself: one that was made is there, whatever happens to the next."""
+    """The indexes of 0014, made before it, each in its own transaction: a finished one stays if the next fails."""
     script = dict(migrations())[DONE_SCHEMA]
     return (statement for statement in script.split(";\n") if "INDEX IF NOT EXISTS" in statement)
 
@@ -92,7 +93,7 @@ def _make_index(connection: apsw.Connection, statement: str) -> None:
 
 
 def _part_colliding(connection: apsw.Connection) -> None:
-    """Two pairs of ids may have the same two hashes: all but the first get the next number that is free."""
+    """Two pairs of ids may have the same two hashes: all but the first get the next free number."""
     for number, who in list(connection.execute(sql("colliding_intents"))):
         taken = {row[0] for row in connection.execute(sql("places_taken"), (number,))}
         for (id_,) in list(connection.execute(sql("intents_at_place"), (number, who)))[1:]:

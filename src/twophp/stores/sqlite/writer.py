@@ -1,16 +1,17 @@
-"""Group commit: everything that waits goes into one transaction, and everybody is answered after its COMMIT.
+"""Group commit: every waiting change goes into one transaction, and every caller is answered after its COMMIT.
 
-A commit costs a fixed price (about 200 µs of CPU and an fsync) whatever it holds, so the size of a batch decides the
-throughput. Batches grow without a timer: while more work has arrived since the last look, look once more.
+A commit costs a fixed price (about 200 µs of CPU and an fsync) for any number of changes, so the size of a batch
+decides the throughput. Batches grow without a timer: while more work has arrived since the last look, the writer looks
+once more.
 
 The SQL runs on the event loop's thread: from a second thread every statement would fight for the interpreter's lock.
-A batch is a generator that yields whatever has to wait for the disk or for another process: BEGIN when somebody else
-holds the lock, COMMIT unless it runs on the loop (``commit_place`` decides), the checkpoint. A batch that waits for
-nothing is written inside the loop's callback, without a task. Another goes on in a task, and what it yields runs in a
-thread; meanwhile the loop serves on and the next batch gathers. A caller without a loop runs it in place
-(``blocking``).
+A batch is a generator that yields each step that has to wait for the disk or for another process: BEGIN while another
+connection holds the lock, COMMIT unless it runs on the loop (``commit_place`` decides), the checkpoint. A batch that
+waits for nothing is written inside the loop's callback, without a task. Any other batch goes on in a task, and the
+steps that it yields run in a thread; the loop serves requests during that time, and the next batch gathers. A caller
+without a loop runs the steps in place (``blocking``).
 
-What goes first and what is refused when too much waits is told in ``kernel.admission``.
+``kernel.admission`` decides which changes go first, and which are refused when too many wait.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ log: Final = logging.getLogger("twophp.store")
 QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of log; fewer, larger checkpoints write hot pages less often.
-ALONE: Final = 1  # Who is still alone after a turn of the loop needs no second look.
+ALONE: Final = 1  # A change that is still alone after a turn of the loop needs no second look.
 
 _BEGIN: Final = sql("begin")
 _COMMIT: Final = sql("commit")
@@ -72,20 +73,21 @@ class Writer:
         is_proved: bool = True,
         is_blocking: bool = False,
     ) -> None:
-        """``seconds`` measures what the background and the disk take; nobody can set it back.
+        """``seconds`` measures what the background and the disk take; it is a clock that cannot be set back.
 
-        ``is_proved``: something was written since the database was opened. ``is_blocking``: whoever writes may wait for
-        the disk, so there is no place to choose and nothing to measure.
+        ``is_proved``: something was written since the database was opened. ``is_blocking``: the writing thread may wait
+        for the disk, so there is no place to choose and nothing to measure.
         """
         self._connection = connection
         self._seconds = seconds
         self._batch_limit = batch_limit
         self._waiting = Queue(capacity=capacity, batch_limit=batch_limit, seconds=seconds)
         self._awake: asyncio.AbstractEventLoop | None = None  # The loop on which a look or a batch is under way.
-        self._context = Context()  # Nobody's: what a batch does is not the affair of the request that woke it.
-        self._idle: list[asyncio.Future[None]] = []  # Whoever waits until nothing is under way.
+        self._context = Context()  # Empty: a batch must not run in the context of the request that woke it.
+        self._idle: list[asyncio.Future[None]] = []  # Resolved when nothing is under way: ``close`` waits for that.
         self._alarm: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None  # Of a batch that has to wait. The loop keeps weak references.
+        # The task of a batch that has to wait. It is kept here because the loop holds only a weak reference to it.
+        self._task: asyncio.Task[None] | None = None
         self._handed_over: tuple[Flow, Wait] | None = None  # Such a batch, until its task has begun.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="twophp-commit")
         self._place = None if is_blocking else CommitPlace()
@@ -100,9 +102,9 @@ class Writer:
         connection.set_wal_hook(self._count_log_pages)
 
     def transact(self, command: Command) -> asyncio.Future[Any]:
-        """Queue the command; whoever awaits it waits until it is durable. One that finds no room is refused at once.
+        """Queue the command; awaiting the future waits until the change is durable. A full queue refuses at once.
 
-        No coroutine: what is awaited is the future that the flush resolves, without a frame in between.
+        This is no coroutine: the caller awaits the future that the flush resolves, without a frame in between.
         """
         loop = asyncio.get_running_loop()
         done = loop.create_future()
@@ -124,7 +126,7 @@ class Writer:
             loop.call_soon(self._look, ALONE, context=self._context)
 
     def read(self, connection: apsw.Connection, keys: Sequence[Key]) -> Sequence[Any]:
-        """The records under these keys, of one moment, through a connection of its own."""
+        """The records under these keys as of one moment, read through a connection that does not write."""
         try:
             connection.execute(sql("begin_reading"))
             batch = Batch(connection, self._time, RecordCache(connection))
@@ -154,15 +156,15 @@ class Writer:
 
     @property
     def is_sure(self) -> bool:
-        """Whether what can be read is what is durable. If not, a look has to take its turn in the queue."""
+        """Whether everything that can be read is durable. If not, a read has to take its turn in the queue."""
         return self._poison is None and self._is_proved and not self._closing
 
     def stop(self, why: str) -> None:
-        """From here on this handle writes nothing and says so, until the database was opened anew."""
+        """Refuse every further change of this handle, until the database is opened anew."""
         self._poison = self._poison or StorePoisoned(f"the store has stopped: {why}")
 
     async def close(self) -> None:
-        """Finish what was accepted, refuse what comes after, stop."""
+        """Finish every accepted change, refuse later ones, stop."""
         self._closing = self._waiting.is_closing = True
         loop = asyncio.get_running_loop()
         while self._waiting.size or self._awake is loop:
@@ -177,7 +179,7 @@ class Writer:
     # What the loop calls. From ``_look`` on, until ``_go_to_sleep``, exactly one of these is scheduled or running.
 
     def _look(self, seen: int) -> None:
-        """Write what waits, once nothing more has come since the last look."""
+        """Write the waiting changes, once no more have come since the last look."""
         count = len(self._waiting)
         if seen < count < self._batch_limit:
             self._soon(self._look, count)
@@ -187,7 +189,7 @@ class Writer:
             self._look_behind()
 
     def _look_behind(self) -> None:
-        """Write some of what nobody waits for, if it is its time."""
+        """Write some of the background's changes, if it is their turn."""
         bite = self._waiting.take_bite()
         if bite:
             self._start(self._bite(bite), is_bite=True)
@@ -197,13 +199,13 @@ class Writer:
             self._go_to_sleep()
 
     def _start(self, flow: Flow, *, is_bite: bool) -> None:
-        """Write a batch here, or, if it has to wait for something, in a task."""
+        """Write a batch here, or in a task if it has to wait."""
         loop = self._awake
         assert loop is not None, "something is under way"
         work: Wait | None = None
         try:
             work = next(flow, None)
-        finally:  # Whatever was raised: the next batch is not to wait for ever.
+        finally:  # Also after any exception: without this the next batch would wait for ever.
             if work is None:
                 self._go_on(is_bite=is_bite)
         if work is not None:
@@ -212,7 +214,7 @@ class Writer:
             self._task.add_done_callback(partial(self._ended, is_bite=is_bite))
 
     async def _in_turns(self) -> None:
-        """The rest of a batch, with everything it waits for in the thread."""
+        """Run the rest of a batch, with each step that waits in the thread."""
         assert self._handed_over is not None
         (flow, work), self._handed_over = self._handed_over, None
         wait: Wait | None = work
@@ -221,7 +223,7 @@ class Writer:
 
     def _ended(self, _task: asyncio.Task[None], *, is_bite: bool) -> None:
         self._task = None
-        if self._handed_over is not None:  # The end of the loop has cancelled the task before it began.
+        if self._handed_over is not None:  # The ending loop has cancelled the task before it began.
             (flow, work), self._handed_over = self._handed_over, None
             run_here(flow, work)
         self._go_on(is_bite=is_bite)
@@ -252,7 +254,7 @@ class Writer:
         self._idle.clear()
 
     def _come_back(self, loop: asyncio.AbstractEventLoop, rest_s: float) -> None:
-        """The background goes on after its rest, or with the next request's change if that comes later than it."""
+        """Resume the background after its rest, or with the next request's change if that comes later."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = loop.call_later(max(rest_s, 0.0), self._resume, loop, context=self._context)
@@ -264,10 +266,10 @@ class Writer:
             self._look(ALONE)
 
     async def _elsewhere(self, work: Wait) -> Exception | None:
-        """In the thread, and to its end, whoever cancels meanwhile; what it raised.
+        """Run ``work`` in the thread, to its end even if this task is cancelled, and return what it raised.
 
-        A loop that ends cancels its tasks and waits for them. What was accepted is finished first: nobody may use the
-        connection before that, or know less than what is on the disk.
+        A loop that ends cancels its tasks and waits for them. The accepted changes are finished first: before that no
+        other code may use the connection, and the cache would lag behind the disk.
         """
         working = asyncio.get_running_loop().run_in_executor(self._thread, work)
         while not working.done():
@@ -281,26 +283,26 @@ class Writer:
     # One batch.
 
     def _requests(self) -> Flow:
-        """What somebody waits for."""
+        """One batch of changes that callers wait for."""
         yield from self.write(self._waiting.take)
         self._waiting.asked()
 
     def _bite(self, jobs: list[Job]) -> Flow:
-        """Changes that nobody waits for, in a batch of their own, so that it is known what they take."""
+        """The background's changes in a batch of their own, so that their time can be measured."""
         began = self._seconds()
         yield from self.write(lambda: jobs)
         self._waiting.bitten(began)
 
     def write(self, take: Callable[[], list[Job]]) -> Flow:
-        """One batch, made durable, and everybody told.
+        """Make one batch durable, then answer every caller in it.
 
-        ``take`` says what is in it, and is called with the lock in hand: what comes while another process holds the
-        lock shares this commit.
+        ``take`` returns the batch. It is called while this handle holds the lock, so changes that come while another
+        process holds it share this commit.
         """
         trouble: Exception | None = None
         try:
             yield from self._begin()
-        except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
+        except Exception as error:  # noqa: BLE001 - every waiting caller must receive the error.
             trouble = error
         jobs = take()
         self._latest_batch = len(jobs)
@@ -311,7 +313,7 @@ class Writer:
             yield from self._checkpoint()
 
     def _flush(self, jobs: list[Job]) -> Generator[Wait, None, list[Outcome]]:
-        """One transaction for all; if a change cannot be written, one savepoint for each, so one harms nobody."""
+        """One transaction for all changes; if one cannot be written, a savepoint for each, so the others succeed."""
         try:
             if self._known.refresh():
                 self._waiting.asked()  # Another handle writes: its requests wait while we hold the lock.
@@ -334,10 +336,10 @@ class Writer:
                     batch.flushed()
             else:
                 self._connection.execute(sql("rollback"))
-        except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
+        except Exception as error:  # noqa: BLE001 - every waiting caller must receive the error.
             return self._failed(jobs, error)
         except BaseException as error:
-            self.undo(error)  # Whoever stops the process may be talked out of it, and then goes on from here.
+            self.undo(error)  # The application may catch the exit and go on with this handle.
             tell(jobs, [Failure(CommitUnknown("the writer was interrupted")) for _job in jobs])
             raise
         return outcomes
@@ -347,7 +349,7 @@ class Writer:
         return self._look_up(jobs, error) if isinstance(error, apsw.FullError) else _failures(jobs, error)
 
     def _look_up(self, jobs: list[Job], error: Exception) -> list[Outcome]:
-        """The disk is full: whoever changes nothing is answered from what is durable, the others hear of it."""
+        """The disk is full: a command that changes nothing is answered from durable records, the others are refused."""
         try:
             self._connection.execute(sql("begin_reading"))
             return Batch(self._connection, self._time, self._known).look(
@@ -360,7 +362,7 @@ class Writer:
             self._known.forget()  # What was read outside of a write transaction may be out of date by the next.
 
     def _begin(self) -> Flow:
-        """Take the write lock: at once if it is free, else wait for it off the loop."""
+        """Take the write lock at once if it is free, else wait for it off the loop."""
         if self._poison is not None:
             raise self._poison
         try:
@@ -381,7 +383,7 @@ class Writer:
         yield from self._begin()
 
     def _run_one_by_one(self, jobs: list[Job]) -> Generator[Wait, None, tuple[bool, list[Outcome]]]:
-        """Each with a savepoint of its own. One that ends the transaction costs the others another round."""
+        """Run each change in a savepoint of its own. One that ends the transaction costs the others another round."""
         refused: dict[int, Outcome] = {}
         while True:
             known_to_fail = len(refused)
@@ -392,14 +394,14 @@ class Writer:
             yield from self._begin_again()
 
     def _run_apart(self, jobs: list[Job], refused: dict[int, Outcome]) -> tuple[bool, list[Outcome]]:
-        """Nothing of it is kept in what is known: each small batch has a slot of its own for the same record."""
+        """Run one round. The cache keeps nothing of it: each small batch has a slot of its own for the same record."""
         changed = False
         outcomes: list[Outcome] = []
         for number, job in enumerate(jobs):
             if number in refused:
                 outcomes.append(refused[number])
                 continue
-            self._known.forget()  # The batch that failed, and the one before this, left their marks in what was known.
+            self._known.forget()  # The batch that failed, and the one before this, have changed the cached slots.
             self._connection.execute(sql("savepoint"))
             try:
                 batch, told = self._run([job])
@@ -418,7 +420,7 @@ class Writer:
         return changed, outcomes
 
     def _commit(self) -> Flow:
-        """Make it durable, and know what it means if that fails."""
+        """Make the batch durable, and tell a certain failure from an unknown outcome."""
         place = self._place
         on_loop = place is None or place.is_on_loop(self._seconds())
         try:
@@ -427,7 +429,7 @@ class Writer:
             else:
                 yield self._sync
         except apsw.FullError:
-            raise  # The log could not grow, so the commit frame was never written: certain, and nobody is answered.
+            raise  # Certain: the log could not grow, so the commit frame was never written, and no caller is answered.
         except apsw.Error as error:
             message = f"the commit failed and may still be on the disk: {error}"
             self._poison = StorePoisoned(f"a commit failed on {self._connection.filename}: {error}; open it anew")
@@ -438,8 +440,8 @@ class Writer:
     def _sync(self) -> None:
         """COMMIT, on the loop or in the thread.
 
-        What it took is what it took the disk: on a machine with too much to do, a thread would wait for a processor as
-        long as the loop does.
+        Time without a processor is subtracted, so only the disk is measured: on an overloaded machine a thread would
+        wait for a processor as long as the loop does.
         """
         if self._place is None:
             self._connection.execute(_COMMIT)
@@ -449,18 +451,18 @@ class Writer:
         self._commit_took_s = self._seconds() - began - (seconds_without_cpu() - without_cpu)
 
     def _checkpoint(self) -> Flow:
-        """Fold the log into the database. What was committed is safe in the log whatever happens here."""
+        """Fold the log into the database. Committed changes are safe in the log even if this fails."""
         try:
             yield self._connection.wal_checkpoint
         except apsw.BusyError:
-            pass  # Another handle is at it; the next commit tries again.
+            pass  # Another handle checkpoints; the next commit tries again.
         except apsw.Error as error:
             log.warning("checkpoint failed: %s", error)
             if is_fsync_failure(error):
                 self._poison = StorePoisoned(f"a checkpoint's fsync failed: {error}; open the database anew")
 
     def undo(self, error: BaseException) -> None:
-        """Nobody is told yes. Whatever is half done in the connection is undone, or the handle is given up."""
+        """Roll back a batch that failed, or give up the handle. No caller of the batch has been answered."""
         self._known.forget()
         try:
             if self._connection.in_transaction:

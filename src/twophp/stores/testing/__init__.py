@@ -1,4 +1,4 @@
-"""The contract every store must meet, as tests that anybody can run over a store of their own.
+"""The contract every store must meet, as tests that third parties can run over a store of their own.
 
 Write one class. Its fixture returns a function that opens the store with a given clock; opening again, later or at the
 same time, opens the *same* backing store, and every test gets a fresh one:

@@ -1,4 +1,4 @@
-"""The client's side: a call is durable with its ledger row, due when nobody drives it, and there once."""
+"""The client's side: a call is durable with its ledger row, is due when no driver has it, and exists once."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class CallContract(TestStage):
 
     @shows("A-43")
     async def test_a_noted_call_has_its_request_and_no_row(self, store: AuditableStore) -> None:
-        """The row comes with the server's id, at version 1, whatever the record's version is by then."""
+        """The row comes with the server's id, at version 1, although the record's version is higher by then."""
         await take(store, Note(opening=opening(mode=Mode.AUTO_CONFIRM)), payload=b"request")
         await take(store, Renew(fence=1))
         assert await store.entries(Find("client-1")) == []
@@ -138,7 +138,7 @@ class CallContract(TestStage):
         assert (row.version, decision.call.version) == (1, 3)
 
     async def test_a_call_is_due_when_its_lease_has_ended(self, store: AuditableStore, clock: HandClock) -> None:
-        """Most overdue first, and not while somebody drives it."""
+        """Most overdue first, and not while a driver renews its lease."""
         await take(store, registered("1"))
         clock.now += 1_000
         await take(store, registered("2"), "2")
@@ -147,7 +147,7 @@ class CallContract(TestStage):
         assert await store.due(CALL, lease_end + 1, EVERYTHING) == [KEY]
         assert await store.due(CALL, lease_end + 1_001, EVERYTHING) == [KEY, by_client_id("client-2")]
         assert (await take(store, Renew(fence=1))).changed
-        assert await store.due(CALL, lease_end + 1_001, 1) != [], "somebody is still due"
+        assert await store.due(CALL, lease_end + 1_001, 1) != [], "the other call is still due"
         assert (await store.due(CALL, lease_end + 1, EVERYTHING)) == []
 
     @shows("A-49", "P-10.4-d")
@@ -179,7 +179,7 @@ class CallContract(TestStage):
         assert stages == ["WAITING_CONFIRM", "GIVEN_UP", "TTL_EXPIRED"]
 
     async def test_an_id_is_used_for_one_call(self, store: AuditableStore) -> None:
-        """Whoever did not look finds it taken, and nothing is left of the attempt."""
+        """A command that did not read the id is refused, and nothing is left of the attempt."""
         await take(store, registered())
         lines = await verified_journal(store)
         with pytest.raises(StoreError) as refusal:

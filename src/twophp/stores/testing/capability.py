@@ -31,7 +31,7 @@ def unless(capability: Capability) -> Callable[[F], F]:
 
 
 def shows(*requirements: str) -> Callable[[F], F]:
-    """Name the requirements that the test shows. A note and no mark: marks must be registered by whoever runs it."""
+    """Name the requirements that a test shows. No pytest mark: third parties would have to register the mark."""
     return _noted("__requirements__", requirements)
 
 

@@ -1,4 +1,4 @@
-"""A change is made as a whole or not at all, and one caller's mistake is nobody else's."""
+"""A change is made as a whole or not at all, and one caller's mistake affects no other caller."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ChangeContract(Stage):
         assert (await read(store, by_flow_and_key("publish", "key"))).obligation_id == "holder"
 
     async def test_a_record_that_is_there_cannot_be_put_as_new(self, store: AuditableStore) -> None:
-        """Whoever did not look cannot overwrite."""
+        """A command that did not read the record cannot overwrite it."""
         intent = await register(store)
         stranger = replace(registration("1"), server_correlation_id="server-2")
         put = intent_put(decide(None, stranger, T0, POLICY))
@@ -157,7 +157,7 @@ class ChangeContract(Stage):
         await nothing_is_left_of(store, put)
 
     async def test_a_second_key_is_held_until_it_is_let_go(self, store: AuditableStore) -> None:
-        """Others meet the holder under it, and nobody once it is free."""
+        """Other reserves find the holder under it, and no record once it is free."""
         key = by_flow_and_key("publish", "key")
         await reserve(store, "one", "key")
         assert (await reserve(store, "two", "key")).code == "ERR_OBL_DUPLICATE_RESERVE"
@@ -209,7 +209,7 @@ class ChangeContract(Stage):
         assert [line.event for line in await verified_journal(store)] == list(put.journal)
 
     async def test_what_is_not_there_cannot_be_dropped(self, store: AuditableStore) -> None:
-        """Somebody decided about a record that somebody else has dropped."""
+        """A caller drops a record that another caller has dropped before."""
         key, put = by_id("nobody"), new_intent()
         change = Change(answer=None, puts=(put,), drops=(key,))
         with pytest.raises(StoreError) as refusal:
@@ -273,7 +273,7 @@ class ChangeContract(Stage):
         assert (row.phase, row.version) == (Phase.PROCESSING, 2)
 
     async def test_one_bad_change_harms_nobody(self, store: AuditableStore) -> None:
-        """Whatever is wrong with it, and wherever it stands among the others."""
+        """Every kind of mistake, at every place among the good changes."""
         await reserve(store, "holder", "key")
         good: list[Awaitable[object]] = [register(store, f"good {number}") for number in range(len(MISTAKES) + 1)]
         bad: list[Awaitable[object]] = [mistake(store) for mistake in MISTAKES]

@@ -39,7 +39,7 @@ YEAR_MS: Final = 365 * 24 * 3_600_000
 
 
 class CrowdContract(Stage):
-    """Of all who want the same, one wins; and nobody's change gets lost."""
+    """Of concurrent callers who want the same, one wins; and no change gets lost."""
 
     @shows("A-33", "P-6-b")
     async def test_of_many_confirms_one_wins(self, store: AuditableStore) -> None:
@@ -86,14 +86,14 @@ class CrowdContract(Stage):
             assert await store.transact(MakeChange(Change(answer=admission), admission)) == admission
 
     async def test_a_key_goes_from_hand_to_hand(self, store: AuditableStore) -> None:
-        """Many want the same key; one has it, and it is the one everybody meets."""
+        """Of many reserves for one key one gets it, and all others find that holder."""
         decisions = await asyncio.gather(*(reserve(store, str(number), "key") for number in range(CROWD)))
         winners = [decision.obligation for decision in decisions if decision.changed]
         assert len(winners) == 1
         assert winners == [await read(store, by_flow_and_key("publish", "key"))]
 
     async def test_a_caller_that_gives_up_harms_nobody(self, store: AuditableStore) -> None:
-        """Once it was accepted its change is made, whether or not somebody waits; and the others get their answers."""
+        """An accepted change is made even if its caller no longer waits; and the others get their answers."""
         calls = [asyncio.ensure_future(register(store, str(number))) for number in range(8)]
         await asyncio.sleep(0)  # Each has handed its wish over by now.
         for call in calls[::2]:
@@ -137,7 +137,7 @@ class CrowdContract(Stage):
 
     @needs(DURABLE)
     async def test_closing_finishes_what_was_accepted(self, open_store: OpenStore, clock: HandClock) -> None:
-        """Whoever was let in gets an answer, and it is true."""
+        """Every accepted caller gets an answer, and it is true."""
         async with open_store(clock) as store:
             calls = [asyncio.ensure_future(register(store, str(number))) for number in range(CROWD)]
             await asyncio.sleep(0)

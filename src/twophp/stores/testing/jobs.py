@@ -40,7 +40,7 @@ HOUR_MS = 3_600_000
 
 
 def new_job(job_id: str = ID) -> Put:
-    """A job nobody has tried yet, with its payload."""
+    """A job without an attempt yet, with its payload."""
     command = Enqueue(job_id=job_id, work="callback", subject="server-1")
     return job_put(jobs.decide(None, command, T0), payload=b"payload")
 
@@ -94,7 +94,7 @@ class JobContract(Stage):
         assert await verified_journal(store) == lines
 
     async def test_jobs_are_due_by_themselves(self, store: AuditableStore, clock: HandClock) -> None:
-        """Most overdue first, apart from the intents, and not while somebody holds the lease."""
+        """Most overdue first, apart from the intents, and not while an attempt holds the lease."""
         intent = await register(store)
         await write(store, new_job("b"))
         later = new_job("a")

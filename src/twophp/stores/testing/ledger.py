@@ -36,9 +36,9 @@ from twophp.stores.testing.scene import (
 )
 
 BROKEN: Final[list[dict[str, Any]]] = [
-    {"target": None},  # A client's row says whom it called ...
-    {"actor": "server"},  # ... a server's row calls nobody ...
-    {"actor": "server", "target": None},  # ... and its parent is the id that it was called by.
+    {"target": None},  # A client's row names a target ...
+    {"actor": "server"},  # ... a server's row has none ...
+    {"actor": "server", "target": None},  # ... and its parent is the inbound id.
     {"actor": "nobody"},
     {"ttl_ms": 0},
     {"version": 0},
@@ -278,7 +278,7 @@ class LedgerContract(Stage):
             assert {line.event.subject for line in history} == {intent.server_correlation_id}
 
     async def test_the_first_value_of_a_setting_is_kept(self, store: AuditableStore) -> None:
-        """Whoever comes later gets what is there."""
+        """Every later caller gets that value."""
         assert await store.get_or_set_meta("service_ledger_id", "first") == "first"
         assert await store.get_or_set_meta("service_ledger_id", "second") == "first"
         assert await store.get_or_set_meta("another", "") == ""

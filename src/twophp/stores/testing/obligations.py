@@ -154,7 +154,7 @@ class ObligationContract(Stage):
         assert numbers == [1, 2, 3]
 
     async def test_a_token_is_never_forgotten(self, store: AuditableStore) -> None:
-        """Whoever drops it would let it begin again."""
+        """A dropped token would begin again at 1."""
         key: Key = by_resource("printer")
         await raise_token(store)
         with pytest.raises(StoreError) as error:

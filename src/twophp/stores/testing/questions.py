@@ -79,7 +79,7 @@ class QuestionContract(Stage):
 
     @shows("A-53")
     async def test_a_loop_of_parents_ends(self, store: AuditableStore) -> None:
-        """Nobody should write one, and nobody should hang on one."""
+        """No correct service writes one, and no reader may hang on one."""
         rows = [
             client_row(client_correlation_id=mine, server_correlation_id=f"server-{mine}", parent_reference_id=parent)
             for mine, parent in (("a", "b"), ("b", "c"), ("c", "a"))

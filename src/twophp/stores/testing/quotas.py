@@ -48,7 +48,7 @@ class QuotaContract(Stage):
     """A count is a record like all others, but for having no history."""
 
     async def test_a_count_rises_and_falls_and_goes(self, store: AuditableStore) -> None:
-        """Nothing is left of what nobody has open, and it can begin again."""
+        """The count is dropped when no intent is open, and it can begin again."""
         for _ in range(2):
             await add(store, 2, 10)
             assert await add(store, -1, -4) == 1

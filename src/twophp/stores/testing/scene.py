@@ -286,7 +286,7 @@ async def read(store: WholeStore, key: Key) -> Any:
 
 
 async def write(store: WholeStore, *puts: Put, keys: Sequence[Key] = ()) -> None:
-    """Put what nobody decided."""
+    """Put records as they are, without a decision of a machine."""
     await store.transact(AdHocCommand(keys, lambda _records: Change(answer=None, puts=puts)))
 
 

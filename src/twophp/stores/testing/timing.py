@@ -69,7 +69,7 @@ class TimingContract(Stage):
         assert await store.due(OBLIGATION, T0 + MINUTE_MS, 10) == [by_id("obligation")]
 
     async def test_asking_does_not_take_away(self, store: AuditableStore) -> None:
-        """What nobody attended to is still due, for whoever asks next."""
+        """A record that was not processed is still due for the next caller."""
         await register(store)
         first = await store.due(INTENT, T0 + MINUTE_MS, 10)
         assert await store.due(INTENT, T0 + MINUTE_MS, 10) == first
@@ -137,7 +137,7 @@ class TimingContract(Stage):
 
     @shows("P-5.5.3-b", "P-5.5.7-d")
     async def test_auto_confirm_is_one_change(self, store: AuditableStore) -> None:
-        """From nothing to PROCESSING: history has both steps, and nobody could see the first alone."""
+        """From ABSENT to PROCESSING: history has both steps, and no reader could see the first alone."""
         intent = await register(store, mode=Mode.AUTO_CONFIRM)
         assert (intent.phase, intent.version) == (Phase.PROCESSING, 1)
         after = [line.event.after for line in await store.history(pair_of(intent))]
