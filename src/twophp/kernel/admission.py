@@ -1,10 +1,10 @@
-"""What waits for the writer, in three lanes, and who goes next (ADR 30).
+"""The changes that wait for the writer, in three lanes, and the order among them (ADR 30).
 
-- ``accepted``: changes that work which was let in depends on: confirm, settle, renew, looking something up. They go
-  first, and have room of their own.
-- ``new``: registrations. While ``capacity`` changes wait they are refused at once: the caller may come again.
+- ``accepted``: changes that accepted work depends on: confirm, settle, renew, look up. They go first, and have room of
+  their own.
+- ``new``: registrations. While ``capacity`` changes wait they are refused at once: the caller may retry.
 - ``background``: changes that no request waits for: sweeps, purges, rotation. They go in small bites. After a bite that
-  took t seconds the next one waits for ``REST`` times t, unless nobody has asked for anything lately.
+  took t seconds the next one waits for ``REST`` times t, unless no request has come lately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BITE: Final = 64
 REST: Final = 9
 """A bite's time and nine times as much of rest: a tenth of the writer at most."""
 QUIET_S: Final = 1.0
-"""So long after the last request's change the background need not rest any more."""
+"""So long after the last request's change the background no longer rests."""
 NEW_SHARE: Final = 4
 """One in so many places of a batch is kept for new work, so that a flood of repeats cannot keep it out for ever."""
 
@@ -42,12 +42,12 @@ class Queue:
         self.is_closing = False  # Then nothing rests any more.
 
     def __len__(self) -> int:
-        """Changes that somebody waits for."""
+        """Changes that a request waits for."""
         return len(self._accepted) + len(self._new)
 
     @property
     def size(self) -> int:
-        """Everything that waits."""
+        """All changes in the three lanes."""
         return len(self) + len(self._background)
 
     def add(self, job: Job, admission: Admission) -> None:
@@ -63,7 +63,7 @@ class Queue:
         lane.append(job)
 
     def take(self) -> list[Job]:
-        """The next batch of what somebody waits for; what was accepted goes first."""
+        """The next batch of changes that requests wait for; ``accepted`` goes first."""
         accepted, new, limit = self._accepted, self._new, self._batch_limit
         kept_free = min(len(new), max(limit // NEW_SHARE, 1)) if limit > 1 else 0
         jobs = [accepted.popleft() for _ in range(min(len(accepted), limit - kept_free))]
@@ -71,22 +71,22 @@ class Queue:
         return jobs
 
     def asked(self) -> None:
-        """Requests are about: the background rests between its bites."""
+        """Note that requests are active, here or on another handle: the background rests between its bites."""
         self._asked_at = self._seconds()
 
     def take_bite(self) -> list[Job]:
-        """Some of the background's changes, if it is their time."""
+        """The background's next bite, or nothing while it rests."""
         if not self._background or self.rest_s() > 0:
             return []
         return [self._background.popleft() for _ in range(min(len(self._background), BITE))]
 
     def bitten(self, began: float) -> None:
-        """A bite has been written."""
+        """Note that a bite was written that began at ``began``."""
         ended = self._seconds()
         self._bite_at = ended + REST * (ended - began)
 
     def rest_s(self) -> float:
-        """How long the background has to wait yet; negative if it need not."""
+        """How long the background still rests; zero or negative when it may go."""
         now = self._seconds()
         if self.is_closing or now - self._asked_at >= QUIET_S:
             return 0.0
@@ -94,5 +94,5 @@ class Queue:
 
     @property
     def has_background(self) -> bool:
-        """Whether the background waits for its time."""
+        """Whether the background has changes to write."""
         return bool(self._background)

@@ -1,4 +1,4 @@
-"""Decide a batch of commands: what they change, and what each caller is answered once that is durable.
+"""Decide a batch of commands: the changes, and each caller's answer once they are durable.
 
 ``apply`` does no I/O and knows no driver. A driver loads the records under the commands' keys into slots, applies the
 commands in order of arrival, and writes the operations under guards: all of them or none. A record that several
@@ -19,32 +19,32 @@ from twophp.ports import Change, Command, Purge, Statement, Synced, Then
 
 
 class Done(Protocol):
-    """Whom to tell, if it is no callback: a future of asyncio."""
+    """The receiver of an outcome that is no callback: a future of asyncio."""
 
     def done(self) -> bool:
-        """Whether it was told, or no longer wants to be."""
+        """Whether it has an outcome, or was cancelled."""
         ...
 
     def set_result(self, result: Any, /) -> None:
-        """It is durable, and this is the answer."""
+        """The change is durable, and this is the answer."""
         ...
 
     def set_exception(self, exception: Exception, /) -> None:
-        """It is not, or nobody knows."""
+        """The change is not durable, or that is unknown."""
         ...
 
 
 Job: TypeAlias = tuple[Command, Done | Then]
-"""A command that waits for its batch, and whom to tell."""
+"""A command that waits for its batch, and the receiver of its outcome."""
 
 
 class Failure:
-    """What to raise to a caller instead of an answer."""
+    """An error to raise to a caller instead of an answer."""
 
     __slots__ = ("error",)
 
     def __init__(self, error: Exception) -> None:
-        # The one exception that a future cannot carry.
+        # A future cannot carry StopIteration.
         self.error = RuntimeError(f"decide raised {error!r}") if isinstance(error, StopIteration) else error
 
 
@@ -52,19 +52,19 @@ Outcome: TypeAlias = Any | Failure
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a driver has loaded. ``slots`` may hold more than a batch has named, and is changed by ``apply``.
+    """The records that a driver has loaded. ``slots`` may hold more than a batch names, and ``apply`` changes it.
 
-    If anything after that fails, the driver has to forget the slots: nothing in them is undone.
+    If a later step fails, the driver has to forget the slots: their changes are not undone.
     """
 
     slots: Slots
-    refused: Mapping[Key, Failure] = {}  # Records that nobody may act on.
+    refused: Mapping[Key, Failure] = {}  # Records on which every command is refused.
     check: Check | None = None  # The driver's own constraints on ledger rows, if its database has none.
     takes_statements: bool = True
 
 
 class Operations(msgspec.Struct, gc=False):
-    """What becomes durable together, in the order of its fields: what frees a unique key goes before what takes it."""
+    """What becomes durable together, in the order of the fields: a unique key is freed before another row takes it."""
 
     at: Instant  # The store's time, which the batch may have moved on (A-29).
     purges: list[Purge]  # Each brings its line only if its row was there to be purged.
@@ -81,17 +81,17 @@ class Operations(msgspec.Struct, gc=False):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What a batch comes to."""
+    """The result of a batch."""
 
     operations: Operations
     answers: list[Outcome]  # One for each command.
-    trials: dict[int, tuple[Statement, ...]]  # By the place of the answer that whatever refuses them replaces.
+    trials: dict[int, tuple[Statement, ...]]  # By the place of the answer that an error of the trial replaces.
 
 
 def apply(snapshot: Snapshot, commands: Iterable[Command], now: Instant) -> Applied:
-    """Decide every command on what is there and on what the ones before it have changed.
+    """Decide every command on the loaded records and on the changes of the commands before it.
 
-    What a command raises, and what is wrong with its change, is its caller's alone.
+    An error of a command or of its change goes to its own caller alone.
     """
     overlay = Overlay(snapshot.slots, snapshot.check)
     operations = Operations(now, [], overlay.dropped, overlay.changed, overlay.lines, [], [])
@@ -114,7 +114,7 @@ def apply(snapshot: Snapshot, commands: Iterable[Command], now: Instant) -> Appl
                 _add(operations, change)
             if change.trial:
                 trials[len(answers)] = change.trial
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
+        except Exception as error:  # noqa: BLE001 - goes to this caller alone.
             answers.append(Failure(error))
         else:
             answers.append(change.answer)
@@ -126,9 +126,9 @@ def apply(snapshot: Snapshot, commands: Iterable[Command], now: Instant) -> Appl
 def look(
     snapshot: Snapshot, commands: Iterable[Command], now: Instant, refuse: Callable[[], Failure], *, must_be_there: bool
 ) -> list[Outcome]:
-    """Decide every command by itself and write nothing: whoever would change something is refused.
+    """Decide every command by itself and write nothing: a command that would change a record is refused.
 
-    With ``must_be_there`` so is whoever finds no record.
+    With ``must_be_there`` a command that finds no record is refused as well.
     """
     view = View((), snapshot.slots, now)
     answers: list[Outcome] = []
@@ -144,7 +144,7 @@ def look(
         try:
             change = command.decide(view)
             answers.append(refuse() if _writes(change) else change.answer)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this caller's alone.
+        except Exception as error:  # noqa: BLE001 - goes to this caller alone.
             answers.append(Failure(error))
     return answers
 
@@ -163,7 +163,7 @@ def _writes(change: Change) -> bool:
 
 
 def _add(operations: Operations, change: Change) -> None:
-    """What belongs to no single record."""
+    """Add the parts of a change that belong to no single record."""
     operations.lines.extend((None, event) for event in change.journal)
     operations.statements.extend(change.statements)
     operations.synced.extend(change.synced)

@@ -11,7 +11,7 @@ from twophp.ports import Admission, Change, Records
 
 
 class AdHocCommand(msgspec.Struct, frozen=True, gc=False):
-    """A command that is spelled out by its caller: for tests, and for looking into a store by hand."""
+    """A command that its caller spells out: for tests, and for inspecting a store interactively."""
 
     keys: Sequence[Key]
     decide: Callable[[Records], Change]
@@ -19,7 +19,7 @@ class AdHocCommand(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadRecords(msgspec.Struct, frozen=True, gc=False):
-    """A look that takes its turn among the changes. It answers the records under ``keys``, in their order."""
+    """A read that takes its turn among the changes. Its answer is the records under ``keys``, in their order."""
 
     keys: Sequence[Key]
     admission: Admission = "accepted"
@@ -30,14 +30,14 @@ class ReadRecords(msgspec.Struct, frozen=True, gc=False):
 
 
 class MakeChange(msgspec.Struct, frozen=True, gc=False):
-    """A change that depends on nothing."""
+    """A change that depends on no record."""
 
     change: Change
     admission: Admission = "accepted"
 
     @property
     def keys(self) -> Sequence[Key]:
-        """It reads nothing."""
+        """None: it reads no record."""
         return ()
 
     def decide(self, _records: Records) -> Change:

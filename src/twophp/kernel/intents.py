@@ -1,7 +1,8 @@
-"""What a command about an intent changes, as one value: decided by ``core.phase``, made durable by a store.
+"""The change of a command about an intent, as one value: decided by ``core.phase``, made durable by a store.
 
 The record, its ledger row, its history and its sealed parts are one change. So is everything that follows from the
-decision: what the service owes to others, what its principal has open, the statements and obligations of a settlement.
+decision: the jobs that the service owes to others, the usage of its principal, the statements and obligations of a
+settlement.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from twophp.ports import Admission, Change, Part, Put, Records, Statement
 
 PolicyOf: TypeAlias = Callable[[Intent], Policy]
 SideEffects: TypeAlias = Callable[[IntentDecision], tuple[Put, ...]]
-"""What else becomes durable with a decision, such as a job of the outbox. Pure, as the decision is."""
+"""Further records that become durable with a decision, such as a job of the outbox. Pure, as the decision is."""
 Seals: TypeAlias = Mapping[Part, Sealed | None]
 
 _More: TypeAlias = tuple[tuple[Put, ...], tuple[Key, ...]]
@@ -33,25 +34,25 @@ _More: TypeAlias = tuple[tuple[Put, ...], tuple[Key, ...]]
 NO_SEALS: Final[Seals] = {}
 _NOTHING: Final[_More] = ((), ())
 _DESTROY_PAYLOAD: Final[Seals] = {"payload": None}
-_ANY_POLICY: Final = Policy.standard()  # For what is not there, every policy says the same.
+_ANY_POLICY: Final = Policy.standard()  # For an intent that does not exist, every policy decides the same.
 _ABSENT, _PROCESSING = Phase.ABSENT, Phase.PROCESSING
 
 
 class SettleParticipant(Protocol):
-    """What else is decided in the change that settles an intent; raising keeps all of it from happening."""
+    """A further decision in the change that settles an intent. If it raises, nothing of the change is written."""
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """What it looks at."""
+        """The records that it reads."""
         ...
 
     def __call__(self, records: Records) -> Change:
-        """What it makes durable. Its answer is nobody's."""
+        """The puts and drops that it makes durable. Its answer is not used."""
         ...
 
 
 class NotNamed(Exception):
-    """The command must also name this key; nothing was written. Who knows whose intent it is names it beforehand."""
+    """The command must also name this key; nothing was written. A caller that knows the principal names it at once."""
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
@@ -70,7 +71,7 @@ class DecideIntent(msgspec.Struct, frozen=True, gc=False):
     follow: tuple[SideEffects, ...] = ()
     statements: tuple[Statement, ...] = ()
     also: SettleParticipant | None = None
-    refusal: TwoPHPError | None = None  # Raised if there is no intent yet: what is known is told its outcome (T2).
+    refusal: TwoPHPError | None = None  # Raised only if there is no intent yet: a known one gets its outcome (T2).
     admission: Admission = "accepted"
 
     def decide(self, records: Records) -> Change:
@@ -121,22 +122,22 @@ class DecideIntent(msgspec.Struct, frozen=True, gc=False):
             key, (ending, *begun) = by_logical_key(before.principal, before.client_correlation_id), steps
             put = Put(record=after, entry=entry, journal=tuple(begun), seals=seals, replaces=key)
             return Change(answer=decision, puts=(put, *more), drops=drops, journal=(ending,))
-        held = None if before is None else self.keys[0]  # What its keys are made of never changes.
+        held = None if before is None else self.keys[0]  # The fields that make its keys never change.
         put = Put(record=after, entry=entry, journal=steps, seals=seals, held=held)
         return Change(answer=decision, puts=(put, *more), drops=drops, statements=self.statements)
 
     def _counted(self, records: Records, before: Intent | None, after: Intent, *, opened: bool) -> _More | None:
-        """What its principal has open, counted in the very change that opens or ends it. None: it is too much."""
+        """Count the principal's open intents in the very change that opens or ends this one. None: above the quota."""
         key = by_principal(after.principal)
-        if key not in self.keys:  # A sweep does not know whose intent it is.
+        if key not in self.keys:  # A sweep does not know the intent's principal.
             raise NotNamed(key)
         usage: Usage | None = records.get(key)
         if not opened:
-            # One that follows a redirect is as new as any other (T2 row 7): it has a server id of its own.
+            # An intent that follows a redirect is as new as any other (T2 row 7): it has a server id of its own.
             is_new = before is None or before.server_correlation_id != after.server_correlation_id
             raised = admitted(usage, after, self.quota if is_new else None)
             return None if raised is None else ((Put(record=raised, held=None if usage is None else key),), ())
-        if usage is None:  # Somebody has deleted the count. That is no reason for an intent not to end.
+        if usage is None:  # A direct edit has deleted the count. The intent must end all the same.
             return _NOTHING
         less = released(usage, after)
         return ((), (key,)) if less is None else ((Put(record=less, held=key),), ())
@@ -151,11 +152,11 @@ class TryStatements(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The intent's."""
+        """The intent's key."""
         return (key_of(self.intent),)
 
     def decide(self, records: Records) -> Change:
-        """See ``Command.decide``. Raises Refused if the intent is not, or no longer, executed under this fence."""
+        """See ``Command.decide``. Raises Refused unless the intent is executed under this fence."""
         found: Intent | None = records.get(self.keys[0])
         if found is None or found.phase is not _PROCESSING or found.fence != self.intent.fence:
             message = "the intent is not, or no longer, executed here; no business row can be written with it"
@@ -164,5 +165,5 @@ class TryStatements(msgspec.Struct, frozen=True, gc=False):
 
 
 def key_of(intent: Intent) -> Key:
-    """The key an intent is found by, whoever looks."""
+    """The key of an intent for commands that know both ids."""
     return by_pair(intent.client_correlation_id, intent.server_correlation_id)

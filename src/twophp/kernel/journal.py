@@ -1,13 +1,13 @@
 """The hash chain of the journal: one link for the lines of a batch.
 
-A link's hash covers its lines, its own numbers and the hash before it, so whoever edits, deletes or reorders a line
-breaks it and every link after it. Within a link each line has its number and a checksum of its own: they prove nothing,
-but they say which line it was. Each writer keeps the hash of its last link apart from the journal, so a truncated tail
-shows as well. Whoever noted an old head elsewhere can prove more: that history up to there was not rewritten as a
-whole.
+A link's hash covers its lines, its own numbers and the hash before it, so an edited, deleted or reordered line breaks
+its link and every link after it. Within a link each line has its number and a checksum of its own: they prove nothing,
+but they say which line was changed. Each writer keeps the hash of its last link apart from the journal, so a truncated
+tail shows as well. An auditor who noted an old head elsewhere can prove more: that the history up to there was not
+rewritten as a whole.
 
-Journals that are older than links have a hash for each line (``link_line``); the first link is chained to the last of
-those.
+Journals that are older than links have a hash for each line (``link_line``); the first link is chained to the last such
+line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from twophp.core.records import JournalEvent
 
 GENESIS: Final = b""
-"""What the first link is chained to."""
+"""The hash before the first link."""
 
 # The places in a line: its number, the number of the line before it about the same record, the record, then the event's
 # fields, and at last the checksum.
@@ -53,13 +53,13 @@ class Link(msgspec.Struct, frozen=True, gc=False):
         return self.id + self.count - 1
 
     def expected(self, previous: bytes) -> bytes:
-        """The hash that it has to have behind this one."""
+        """The hash that the link must have when ``previous`` is the hash before it."""
         facts = (self.id, self.writer, self.seq, self.count, self.at, self.next_id)
         return sha256(previous + _encode(facts) + self.lines).digest()
 
 
 class Writer(msgspec.Struct, frozen=True, gc=False):
-    """Who adds links, and how many it has added. Its id is its first link's; 0 before that."""
+    """A handle that adds links, and the number that it has added. Its id is its first link's; 0 before that."""
 
     id: int = 0
     links: int = 0

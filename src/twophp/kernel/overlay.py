@@ -1,7 +1,7 @@
 """Records by key, as a batch finds them and as its commands leave them.
 
-A driver fills ``slots`` with what it has loaded. A change is made on the slots at once, so the next command of the same
-batch sees it. What a command may not do is refused before anything of its change is kept.
+A driver fills ``slots`` with the records that it has loaded. A change is made on the slots at once, so the next command
+of the same batch sees it. A change that is not allowed is refused before any part of it is kept.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from twophp.ports import Change, Part, Put
 
 
 class Slot(msgspec.Struct, eq=False, gc=False):
-    """A record as it was found and as it is by now, with what is still to be written of it.
+    """A record as it was found and as it is now, with the parts of it that are still to be written.
 
-    Thousands are kept, and the collector would look at every one of them again and again: it is spared (``gc=False``).
+    Thousands are kept, and the garbage collector would visit every one of them again and again: ``gc=False`` avoids it.
     """
 
     record: Record
     keys: tuple[Key, ...] = ()
     id: int = 0  # The driver's own number for the record's row; 0 until it gives one.
     stored: int = 0  # The version that the store has: the guard of an update. 0: the store has none.
-    last_line: int = 0  # The driver's own: where the record's history has come to, ...
-    place: int = 0  # ... and where its key stands in an index.
+    last_line: int = 0  # The driver's own: the number of the newest line about the record, ...
+    place: int = 0  # ... and the place of its key in an index.
     is_dropped: bool = False
     entry: LedgerEntry | None = None
     entry_is_new: bool = False
@@ -40,7 +40,7 @@ class Slot(msgspec.Struct, eq=False, gc=False):
 
 Slots: TypeAlias = dict[Key, Slot]
 Check: TypeAlias = Callable[[Slot | None, LedgerEntry], None]
-"""Raises what is wrong with the ledger row of a record that is found in this slot."""
+"""Raises if the ledger row is wrong for the record in this slot."""
 
 
 class View:
@@ -54,7 +54,7 @@ class View:
         self.now = now
 
     def get(self, key: Key) -> Any | None:
-        """See ``Records.get``. A key that was not named was not read, so nobody may conclude anything from it."""
+        """See ``Records.get``. A key that was not named was not read, so its absence here would prove nothing."""
         if key not in self.keys:
             raise KeyError(f"the transaction did not name {key}")
         slot = self._slots.get(key)
@@ -84,7 +84,7 @@ class Overlay:
         if change.drops or len(others) > 1 or (others and others[0].replaces is not None):
             self._make_or_undo(change, named)
             return
-        # Whatever is wrong is found before anything is made, so there is nothing to undo.
+        # Every check runs before the first slot is changed, so there is nothing to undo.
         renewed = [(self._held(put, named), put) for put in change.puts if put.held is not None]
         for put in others:
             self._put(put, named, None)
@@ -107,7 +107,7 @@ class Overlay:
             raise
 
     def _held(self, put: Put, named: Sequence[Key]) -> Slot:
-        """Where a record goes that holds the keys of the one before it."""
+        """The slot for a record that keeps the keys of its previous version."""
         slot = self.slots.get(put.held) if put.held in named else None  # type: ignore[arg-type]
         if slot is None or put.record.version != slot.record.version + 1:
             raise StoreError(f"{put.held}: {_BAD_VERSION}", code="bad_change")
@@ -132,7 +132,7 @@ class Overlay:
         self._enter(slot, put)
 
     def _enter(self, slot: Slot, put: Put) -> None:
-        """Nothing that is refused comes this far."""
+        """Enter a put that has passed every check."""
         slot.record = put.record
         if put.seals:
             slot.seals = {**slot.seals, **put.seals} if slot.seals else put.seals
@@ -170,7 +170,7 @@ class Overlay:
         return slot
 
     def _drop(self, key: Key, named: Sequence[Key], notes: list[_Note]) -> None:
-        """Forget the record. Its ledger row and its history still say what became of it."""
+        """Forget the record. Its ledger row and its history stay."""
         slot = self.slots.get(key)
         if slot is not None and key not in named:
             slot = _seen(slot, named, notes)
@@ -183,7 +183,7 @@ class Overlay:
         self.dropped[slot] = None
 
     def _undo(self, notes: Sequence[_Note]) -> None:
-        """What an earlier command of the batch has changed stays to be written; what is new goes."""
+        """Undo this change only: the changes of earlier commands in the batch stay to be written."""
         for slot, was, was_changed in reversed(notes):
             for key in slot.keys:
                 del self.slots[key]

@@ -1,4 +1,4 @@
-"""Letting go of what was kept long enough, a few at a time."""
+"""Deleting records and ledger rows that were kept long enough, a few at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PurgeRows(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def keys(self) -> Sequence[Key]:
-        """It reads no record: the store leaves a row that has changed, or has its record yet."""
+        """None: the store itself keeps a row that has changed, or whose record still exists."""
         return ()
 
     def decide(self, records: Records) -> Change:
@@ -29,14 +29,14 @@ class PurgeRows(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForgetObligations(msgspec.Struct, frozen=True, gc=False):
-    """Drop those obligations that were settled before this instant. It answers how many there were."""
+    """Drop those obligations that were settled before this instant. Its answer is their number."""
 
     keys: Sequence[Key]
     before: Instant
     admission: Admission = "background"
 
     def decide(self, records: Records) -> Change:
-        """See ``Command.decide``. Somebody else may have been quicker."""
+        """See ``Command.decide``. Another process may have dropped some of them already."""
         found: list[Obligation | None] = [records.get(key) for key in self.keys]
         gone = [one for one in found if one is not None and one.settled_at is not None and one.settled_at < self.before]
         if not gone:
