@@ -1,9 +1,9 @@
 """How many obligations of one flow may be Reserved at a time (A-78). Off unless a flow is given a budget.
 
 An obligation that was reserved under a budget says so itself (``Obligation.counted``); it begins to count in the very
-change that reserves it and ceases in the one that settles it. So the count is exact whatever crashes and however many
-processes write, and a budget may be switched on, off or changed at any time: what was not counted when it began is not
-subtracted when it ends.
+change that reserves it and ceases in the one that settles it. So the count is exact after any crash and with any number
+of processes, and a budget may be switched on, off or changed at any time: an obligation that was not counted when it
+began is not subtracted when it ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BudgetExhausted(Refused):
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False):
-    """How much of a flow's budget is taken up. A record, kept in the same changes as the obligations it counts."""
+    """How much of a flow's budget is used: a record, kept in the same changes as the obligations it counts."""
 
     flow: str
     reserved: int
@@ -33,7 +33,7 @@ class Spent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def due_at(self) -> Instant | None:
-        """Never: a count wants no attention."""
+        """Never: a count is not swept."""
         return None
 
     def keys(self) -> tuple[Key, ...]:
@@ -42,12 +42,12 @@ class Spent(msgspec.Struct, frozen=True, gc=False):
 
 
 def by_flow(flow: str) -> Key:
-    """Where a flow's count is kept."""
+    """The key of a flow's count."""
     return Key(BY_FLOW, (flow,))
 
 
 def spent_after(spent: Spent | None, flow: str, more: int, budget: int | None) -> Spent | None:
-    """The count with ``more``, or None if nothing is left of it. Refuses only growth, and only above ``budget``."""
+    """The count changed by ``more``, or None if it is then zero. Refuses only growth, and only above ``budget``."""
     was, version = (0, 0) if spent is None else (spent.reserved, spent.version)
     reserved = was + more
     if more > 0 and budget is not None and reserved > budget:

@@ -29,7 +29,7 @@ class Stage(StrEnum):
     ABSENT = "ABSENT"
     SENT = "SENT"  # On its way to a server that will not wait for a confirm; not in the ledger.
     WAITING_CONFIRM = "WAITING_CONFIRM"
-    GIVEN_UP = "GIVEN_UP"  # This side will never confirm it, and still could: its row says what was told last (A-49).
+    GIVEN_UP = "GIVEN_UP"  # This side could still confirm it, but never will: its row keeps the last phase (A-49).
     PROCESSING = "PROCESSING"
     COMMITTED = "COMMITTED"
     FAILED = "FAILED"
@@ -39,9 +39,9 @@ class Stage(StrEnum):
 
 
 OPEN: Final = frozenset({Stage.SENT, Stage.WAITING_CONFIRM, Stage.PROCESSING})
-"""Somebody drives it, or will take it over."""
+"""A driver has it, or will take it over."""
 ASKABLE: Final = OPEN - {Stage.SENT}
-"""Open, with both ids in a durable row: whoever finds it can ask the server."""
+"""Open, with both ids in a durable row: any process can ask the server about it."""
 PHASES: Final[Mapping[Stage, Phase]] = {
     Stage.WAITING_CONFIRM: Phase.WAITING_CONFIRM,
     Stage.GIVEN_UP: Phase.WAITING_CONFIRM,
@@ -50,7 +50,7 @@ PHASES: Final[Mapping[Stage, Phase]] = {
     Stage.FAILED: Phase.FAILED,
     Stage.TTL_EXPIRED: Phase.TTL_EXPIRED,
 }
-"""What the ledger row says at each stage that has one."""
+"""The phase in the ledger row, for each stage that has one."""
 IN_LEDGER: Final = frozenset(PHASES)
 
 
@@ -61,29 +61,29 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     parent_reference_id: str  # Its own id if it is a root (draft §5.2.3), else the inbound call's (A-50).
     method: str
     url: str  # Without query: the confirm and the status read need no more, and a query may hold anything.
-    meant: str  # Digest of what was asked for, so that an id given twice is seen.
+    meant: str  # Digest of the request, to detect an id that is used for two requests.
     target: str
     service_endpoint: str
     mode: Mode
     sent_at: Instant
-    # What follows changes on the way; what stands above never does.
+    # The fields below change; those above never do.
     stage: Stage = Stage.ABSENT
     version: int = 0
     row_version: int = 0  # Of its ledger row; 0 while it has none.
     server_correlation_id: str = ""
     ttl_ms: int = 0
     registered_at: Instant | None = None  # Receipt of the answer that told the server id (A-56).
-    confirm_by: Instant | None = None  # Nobody may begin to confirm it from then on.
+    confirm_by: Instant | None = None  # No confirm may begin from then on.
     confirmed_at: Instant | None = None  # Receipt of the answer to Phase 2.
     settled_at: Instant | None = None
     status: int | None = None
     resource_id: str | None = None
-    status_url: str = ""  # Where the server said to ask; empty: at the call's own URL.
+    status_url: str = ""  # Where the server wants to be asked; empty: at the call's own URL.
     acknowledged_at: Instant | None = None  # Receipt of the callback ...
     answered_at: Instant | None = None  # ... and of the final answer: the two columns of draft §5.5.5.
     owner: str = ""
     fence: int = 0
-    attempts: int = 0  # How often somebody who took it over could not find out.
+    attempts: int = 0  # How often a driver has taken it over.
     last_error: str = ""  # A code, never a text.
     due_at: Instant | None = None
     indeterminate: bool = False  # FAILED, and the server does not know whether the effects happened (A-34).
@@ -94,7 +94,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def phase(self) -> Phase | None:
-        """What its ledger row says; None while it has no row."""
+        """The phase in its ledger row; None while it has no row."""
         return PHASES.get(self.stage)
 
     @property
@@ -104,7 +104,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 UNCONFIRMED: Final = frozenset({Stage.GIVEN_UP, Stage.TTL_EXPIRED})
-"""Nobody will confirm it any more, on this side or at all."""
+"""It will not be confirmed any more, by this client or by any."""
 FIXED_FIELDS: Final = Call.__struct_fields__.index("stage")
 
 
@@ -114,17 +114,17 @@ def by_client_id(client_correlation_id: str) -> Key:
 
 
 def meant_by(method: str, url: str, content_type: str, body: bytes) -> str:
-    """What a call asks for, as far as anybody has to compare it (A-32): what is sent, then how and where to."""
+    """The digest by which two calls are compared (A-32): first of the content, then of method and URL."""
     return payload_digest(content_type, body) + digest(MEANT_TAG, method.encode(), url.encode())
 
 
 def request_digest(call: Call) -> str:
-    """What was sent, digested as the server digests what it receives: the two must be equal."""
+    """The digest of the sent content, made as the server digests the received content: the two must be equal."""
     return call.meant[:DIGEST_CHARS]
 
 
 def call_facts(call: Call) -> str:
-    """What every line about a call says of the call as it then is, so an edit shows."""
+    """The digest that every line about a call has of the call at that time, so that an edit shows."""
     facts = msgspec.structs.astuple(call)[:FIXED_FIELDS]
     outcome: tuple[object, ...] = (call.status, call.resource_id, call.confirmed_at, call.settled_at)
     if call.indeterminate:  # Lines that are older than the field were written without it.
@@ -134,7 +134,7 @@ def call_facts(call: Call) -> str:
 
 
 class Evidence(StrEnum):
-    """The four rows of draft §5.5.5: what a callback and an answer, each there or missing, say together."""
+    """The four rows of draft §5.5.5: the meaning of callback and answer, each received or missing."""
 
     NORMAL = "NORMAL"  # Both came.
     RESPONSE_LOST = "RESPONSE_LOST"  # The point of no return was crossed; the status read tells the rest (A-40).
@@ -150,5 +150,5 @@ def classify(*, callback: bool, response: bool) -> Evidence:
 
 
 def evidence_of(call: Call) -> Evidence:
-    """What has arrived of this call."""
+    """The row of draft §5.5.5 for this call."""
     return classify(callback=call.acknowledged_at is not None, response=call.answered_at is not None)

@@ -1,4 +1,4 @@
-"""What can be said to a call: the commands that ``core.call_machine`` decides about."""
+"""The commands about a call, which ``core.call_machine`` decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twophp.core.records import Instant
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a call is from the beginning."""
+    """The facts of a call that are known before it is sent."""
 
     client_correlation_id: str
     parent_reference_id: str
@@ -26,13 +26,13 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Write it down before it is sent."""
+    """Write the call down before it is sent."""
 
     opening: Opening
 
 
 class ServerReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the server said, on which channel and when. ``opening`` makes the record if there is none yet."""
+    """The server's statement, its channel and its time. ``opening`` makes the record if there is none yet."""
 
     phase: Phase
     by: Literal["phase_1", "phase_2", "status_read", "callback"]
@@ -49,7 +49,7 @@ class ServerReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NotThere(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The server says that nothing is registered; ``plain``: because it simply did what was asked (A-06)."""
+    """The server says that nothing is registered; ``plain``: because it served an ordinary request (A-06)."""
 
     plain: bool = False
     first: bool = False  # See ``ServerReply``.
@@ -69,17 +69,17 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The driver leaves an open call to whoever comes by next."""
+    """The driver leaves an open call to the next driver."""
 
     fence: int
     error: str = ""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The reconciler's visit: take over what nobody drives, end what was given up in time, forget what is old."""
+    """The reconciler's visit: take over a call without a driver, end a given-up one in time, forget an old one."""
 
     owner: str
-    dead_driver: str | None = None  # What it drove is taken over at once; empty: what was let go of is.
+    dead_driver: str | None = None  # Its calls are taken over at once; empty: the released ones are.
 
 
 Command: TypeAlias = Note | ServerReply | NotThere | GiveUp | Renew | Release | Tick

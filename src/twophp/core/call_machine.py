@@ -1,23 +1,23 @@
 """The call machine: every rule about what a client knows of a call it made, and nothing else.
 
-Theory. A client knows what it was told, and one thing more: whether it still means to confirm. Six things follow.
+Theory. A client knows the server's answers, and one thing more: whether it still means to confirm. Six things follow.
 
-* A call has a ledger row from the moment both ids are known (draft §5.2.3), and the row says what the server said last
-  (A-49). An answer that was overtaken by a later one changes nothing; there is no way back.
-* What the server executes at once (auto-confirm) is noted *before* it is sent, as SENT, without a row: the one case in
-  which something may run while the client holds nothing (A-43). What can still be told by nobody stays SENT.
+* A call has a ledger row from the moment both ids are known (draft §5.2.3), and the row shows the server's latest
+  statement (A-49). An answer that was overtaken by a later one changes nothing; no phase is taken back.
+* A call that the server executes at once (auto-confirm) is noted *before* it is sent, as SENT, without a row: only
+  here may something run while the client holds no row (A-43). It stays SENT until an answer or a callback comes.
 * The one thing a client decides by itself is not to confirm: GIVE_UP. Afterwards the same call may be made anew, so it
-  must be true. An open call therefore has a driver with a lease and a fence. Whoever takes a call over may confirm it,
-  so only the holder of the fence may give it up; a driver that was suspended and comes back is OVERTAKEN.
+  must be true. An open call therefore has a driver with a lease and a fence. A driver that takes a call over may
+  confirm it, so only the holder of the fence may give it up; a driver that was suspended and comes back is OVERTAKEN.
 * To give up is no statement about the server, where the call still waits. The row says so until the client's deadline
   has passed, and TTL_EXPIRED from then on (A-49). Until then the call is GIVEN_UP: nobody drives it, asks about it or
-  confirms it, and the first visit after the DEADLINE ends it. What the server says meanwhile is a fact like any other.
-* Facts need no fence. Whoever hears how a call ended writes it down, and the second to do so finds it written.
+  confirms it, and the first visit after the DEADLINE ends it. A server's answer in that time is a fact like any other.
+* Facts need no fence. Every process that learns how a call ended writes it down, and a second one finds it written.
 * A 408 refuses one confirm; it is no statement about another. It proves that nothing ran only if it answers the first
-  request that could have made the call run: the first of its driver, on a call that nobody took over (fence 1). Any
+  request that could have made the call run: the first of its driver, on a call that was never taken over (fence 1). Any
   other 408 is LATE and changes nothing. A status read that says TTL_EXPIRED states the server's own record, so the row
   says it too; but a server may answer every read after the TTL like that (draft §8.2 read literally), so the call is
-  marked UNPROVEN, and its caller is never told to make it anew.
+  marked UNPROVEN, and its caller is never advised to make it anew.
 
     before    NOTE
     told      WAITING, PROCESSING, COMMITTED, FAILED, INDETERMINATE, EXPIRED, LATE, NONE, PLAIN, OTHER
@@ -51,18 +51,18 @@ class Signal(StrEnum):
     FAILED = "FAILED"
     INDETERMINATE = "INDETERMINATE"  # FAILED, and the server does not know whether the effects happened (A-34).
     EXPIRED = "EXPIRED"  # A 408 to the first confirm, or a status read that says so.
-    LATE = "LATE"  # A 408 to a repeat: it says nothing of what came before.
+    LATE = "LATE"  # A 408 to a repeat: it proves nothing about the requests before it.
     NONE = "NONE"  # The server says that there is no such intent, or that it registered nothing.
     PLAIN = "PLAIN"  # The server does not speak 2PHP and has simply done it (A-06).
     ACKNOWLEDGED = "ACKNOWLEDGED"  # The callback came: the point of no return was crossed (draft §5.5.5).
     ACKNOWLEDGED_AGAIN = "ACKNOWLEDGED_AGAIN"  # Delivered a second time (A-39).
-    OTHER = "OTHER"  # Told about another server correlation id than before.
+    OTHER = "OTHER"  # A reply with another server correlation id than before.
     GIVE_UP = "GIVE_UP"  # It will not be confirmed, says the holder of the fence, though it still could be.
     GIVE_UP_LATE = "GIVE_UP_LATE"  # The same, and its deadline has passed.
     RENEW = "RENEW"  # Still being driven, says the holder of the fence.
     RELEASE = "RELEASE"  # No longer being driven, says the holder of the fence.
-    OVERTAKEN = "OVERTAKEN"  # Any of the four, from somebody whose fence was taken over.
-    TAKE_OVER = "TAKE_OVER"  # The lease ran out, the driver let go, or it is dead.
+    OVERTAKEN = "OVERTAKEN"  # Any of the four, from a driver whose fence was taken over.
+    TAKE_OVER = "TAKE_OVER"  # The lease ran out, the driver released the call, or it is dead.
     HELD = "HELD"  # The lease still runs.
     DEADLINE = "DEADLINE"  # It was given up, and its deadline has passed since.
     FORGET = "FORGET"  # It was kept long enough.
@@ -78,7 +78,7 @@ NOT_WAITING: Final = "not_waiting"
 IS_OVERTAKEN: Final = "overtaken"
 IS_HELD: Final = "held"
 NOBODY: Final = ""
-"""The ``owner`` of a call that its driver let go of."""
+"""The ``owner`` of a call that its driver has released."""
 
 _S, _C = Signal, Stage
 _REPLAY, _IGNORE = Replay(), Ignore()
@@ -97,7 +97,7 @@ _NOT_GIVEN_UP: Final = _never("it was not given up, or is over", _S.DEADLINE)
 
 
 def _driven(stage: Stage) -> dict[Signal, Cell]:
-    """What an open call's driver may do, and what others may do about it."""
+    """The cells of an open call for its driver's signals and for those of other processes."""
     return {
         _S.RENEW: Goto((stage,)),
         _S.RELEASE: Goto((stage,)),
@@ -114,7 +114,7 @@ _ENDED: Final[dict[Signal, Cell]] = {
     _S.NOTE: _REPLAY,
     _S.WAITING: _IGNORE,  # An answer that was overtaken.
     _S.LATE: _IGNORE,
-    _S.NONE: _IGNORE,  # Forgotten by the server; what it said before still holds.
+    _S.NONE: _IGNORE,  # Forgotten by the server; its earlier answers still hold.
     _S.PLAIN: _IGNORE,
     _S.ACKNOWLEDGED_AGAIN: _REPLAY,
     _S.OTHER: Refuse(OTHER_INTENT),
@@ -133,7 +133,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
     _C.ABSENT: {
         _S.NOTE: Goto((_C.SENT,)),
         _S.WAITING: Goto((_C.WAITING_CONFIRM,)),  # draft §5.2.3
-        _S.PROCESSING: Goto((_C.PROCESSING,)),  # T2: a repeated Phase 1 whose intent went on.
+        _S.PROCESSING: Goto((_C.PROCESSING,)),  # T2: a repeated Phase 1 whose intent was confirmed in between.
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
         _S.INDETERMINATE: _INDETERMINATE,
@@ -150,7 +150,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
     _C.SENT: {
         **_driven(_C.SENT),
         _S.NOTE: _REPLAY,
-        _S.WAITING: Goto((_C.WAITING_CONFIRM,)),  # A server that knows no auto-confirm.
+        _S.WAITING: Goto((_C.WAITING_CONFIRM,)),  # A server without auto-confirm.
         _S.PROCESSING: Goto((_C.PROCESSING,)),
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
@@ -172,8 +172,8 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.FAILED: Goto((_C.FAILED,)),
         _S.INDETERMINATE: _INDETERMINATE,
         _S.EXPIRED: Goto((_C.TTL_EXPIRED,)),
-        _S.LATE: _IGNORE,  # An earlier confirm may have run: the row says what was told before (A-49).
-        _S.NONE: Goto((_C.TTL_EXPIRED,), "not_there"),  # Whatever ran is remembered for a day at least (A-83).
+        _S.LATE: _IGNORE,  # An earlier confirm may have run: the row keeps the server's last statement (A-49).
+        _S.NONE: Goto((_C.TTL_EXPIRED,), "not_there"),  # A server remembers every run for a day at least (A-83).
         _S.PLAIN: _IGNORE,
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
         _S.OTHER: Refuse(OTHER_INTENT),
@@ -184,7 +184,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
     _C.GIVEN_UP: {
         _S.NOTE: _REPLAY,
         _S.WAITING: _REPLAY,
-        # Nobody here confirmed it; what the server says is true all the same, and nothing else is.
+        # This client has not confirmed it, but the server's statement is true all the same.
         _S.PROCESSING: Goto((_C.PROCESSING,)),
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
@@ -192,7 +192,7 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.EXPIRED: Goto((_C.TTL_EXPIRED,)),
         _S.ACKNOWLEDGED: Goto((_C.PROCESSING,), "acknowledged"),
         _S.LATE: _IGNORE,
-        _S.NONE: _IGNORE,  # No phase was told, and it ends by itself.
+        _S.NONE: _IGNORE,  # The answer names no phase, and the call ends at its deadline.
         _S.PLAIN: _IGNORE,
         _S.OTHER: Refuse(OTHER_INTENT),
         _S.GIVE_UP: _REPLAY,
@@ -237,13 +237,13 @@ TABLE: Final[dict[Stage, dict[Signal, Cell]]] = {
         _S.PROCESSING: _IGNORE,
         _S.COMMITTED: _CONTRADICTION,
         _S.FAILED: _REPLAY,
-        _S.INDETERMINATE: _INDETERMINATE,  # Told so now, and not before.
+        _S.INDETERMINATE: _INDETERMINATE,  # The server says so now, and did not before.
         _S.EXPIRED: _IGNORE,
         _S.ACKNOWLEDGED: Goto((_C.FAILED,), "acknowledged"),
     },
     _C.TTL_EXPIRED: {
         **_ENDED,
-        # A-22: a confirm that was on its way may still be let in during the grace; what the server says is true.
+        # A-22: a confirm that was on its way may still be let in during the grace; the server's statement is true.
         _S.PROCESSING: Goto((_C.PROCESSING,)),
         _S.COMMITTED: Goto((_C.COMMITTED,)),
         _S.FAILED: Goto((_C.FAILED,)),
@@ -263,7 +263,7 @@ class Care(msgspec.Struct, frozen=True, kw_only=True):
     longest_delay_ms: int = HOUR_MS
 
     def delay_ms(self, attempts: int) -> int:
-        """How long to leave a call alone after so many who could not find out."""
+        """How long to leave a call alone after so many attempts that could not learn its outcome."""
         doublings = min(attempts, 16)
         return int(min(self.first_delay_ms * 2**doublings, self.longest_delay_ms))
 
@@ -352,7 +352,11 @@ def _signal_of_told(call: Call | None, told: ServerReply) -> Signal:
 
 
 def _is_first(call: Call | None, command: ServerReply | NotThere) -> bool:
-    """Whoever took a call over cannot know what was sent before: the row was durable before Phase 2 left (A-43)."""
+    """Whether this answers the first request that could have made the call run.
+
+    A driver that took the call over cannot know: the row is durable before Phase 2 is sent, so Phase 2 may have left
+    (A-43).
+    """
     return command.first and (call is None or call.fence == 1)
 
 
@@ -387,7 +391,7 @@ def _opened(command: Command) -> Call:
 
 
 def _facts_of(call: Call, command: Command) -> dict[str, Any]:
-    """What was learned, beside the stage."""
+    """The facts that a reply brings, beside the stage."""
     if not isinstance(command, ServerReply):
         return {}
     news: dict[str, Any] = {}
@@ -406,11 +410,11 @@ def _facts_of(call: Call, command: Command) -> dict[str, Any]:
 
 
 def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Care) -> dict[str, Any]:
-    """Who looks after the call from here on, and when somebody must."""
+    """The owner of the call from here on, and the time of its next visit."""
     if after is Stage.ABSENT:
         return {"due_at": None}
     if isinstance(command, ServerReply) and call.stage is after and (command.by == "callback" or after not in OPEN):
-        return {}  # Whoever drives it still does, and what has ended ended before.
+        return {}  # An open call keeps its driver, and an ended one its end.
     if after not in OPEN:
         return {"owner": NOBODY} | _kept(call, after, command, now, care)
     match command:
@@ -427,8 +431,8 @@ def _care_for(call: Call, after: Stage, command: Command, now: Instant, care: Ca
 
 
 def _kept(call: Call, after: Stage, command: Command, now: Instant, care: Care) -> dict[str, Any]:
-    """What nobody drives any more: until its deadline if it was given up, and after its end for a while."""
-    if after is Stage.GIVEN_UP:  # What has no deadline may not be confirmed even now.
+    """A call without a driver is kept until its deadline if it was given up, and for a while after its end."""
+    if after is Stage.GIVEN_UP:  # Without a deadline it can no longer be confirmed, so the next visit ends it.
         return {"last_error": "", "due_at": max(now, call.confirm_by or now)}
     ended_at = command.at if isinstance(command, ServerReply) else _true_from(call, command, now)
     last_error = UNPROVEN if after is Stage.TTL_EXPIRED and not _proves_that_nothing_ran(call, command) else ""
@@ -436,7 +440,7 @@ def _kept(call: Call, after: Stage, command: Command, now: Instant, care: Care) 
 
 
 def _true_from(call: Call, command: Command, now: Instant) -> Instant:
-    """A deadline counts from when it was, whenever it is noticed (A-27)."""
+    """A deadline counts from its own instant, even if a visit notices it later (A-27)."""
     is_noticed = isinstance(command, Tick) and call.stage is Stage.GIVEN_UP
     return call.due_at if is_noticed and call.due_at is not None else now
 

@@ -1,13 +1,13 @@
 """The call tree: who called whom, put together from ledger rows alone (draft §10).
 
 Theory. There is no parent on the wire and none is needed (A-51). Every row a service writes while it serves one inbound
-call has that call's client correlation id as ``parent_reference_id``; a root, which serves nobody, has its own (A-50).
-So a server's row always points at its own call, and the children of a call are the client's rows that point at it and
-are not themselves it. The draft's recursive query follows from that, and so does its end: rows that are their own
-parents would loop forever, so whoever was seen is not looked at again (A-53).
+call has that call's client correlation id as ``parent_reference_id``; a root, which serves no call, has its own (A-50).
+So a server's row always points at its own call, and the children of a call are the client's rows that point at it,
+except its own row. The draft's recursive query follows from that, and so does its end: rows that are their own parents
+would loop forever, so an id that was seen is not visited again (A-53).
 
 * The top of a tree is found by climbing from any member: from a client's row to its parent, until a row is its own
-  parent, or no client's row is known. What then lies above is in a ledger that was not read.
+  parent, or no client's row is known. Any parent above that is in a ledger that was not read.
 * Two identities may use the same client id (A-32), and then two pairs share it. A child belongs to the pair whose
   service made the child's call.
 * ``CallTree.rows`` is the draft's table (§10.3): calls breadth first, siblings in the order they were made, of each
@@ -57,7 +57,7 @@ class CallTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def related_ids(entries: Iterable[LedgerEntry]) -> set[str]:
-    """The client ids whose rows belong to the same tree as these: whoever has them all has the tree."""
+    """The client ids whose rows belong to the same tree as these. All their rows together are the tree."""
     return {id_ for entry in entries for id_ in (entry.client_correlation_id, entry.parent_reference_id)}
 
 
@@ -99,7 +99,7 @@ class _Forest:
         return next(found, member)
 
     def _top(self, member: str) -> str:
-        """Climb until nobody is above, or to where climbing began: nobody should write a loop, nobody hang on one."""
+        """Climb until there is no parent, or until an id comes again: no correct service writes a loop (A-53)."""
         current, seen = member, {member}
         while (parent := self._parent_of(current)) is not None:
             if parent in seen:

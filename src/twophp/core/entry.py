@@ -27,7 +27,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
 
     client_correlation_id: str
     server_correlation_id: str
-    service_ledger_id: str  # The GUID of whoever wrote the row (draft §12.4).
+    service_ledger_id: str  # The GUID of the ledger that wrote the row (draft §12.4).
     service_endpoint: str  # "<service><path>", the same on both rows of a pair (A-55).
     actor: Actor
     source: str
@@ -44,11 +44,11 @@ class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
     version: int
     mode: Mode
     client_id_is_proxy: bool
-    settled_at: Instant | None = None  # When the outcome was reached, whichever it is, as the writer saw it.
-    # ``payload_digest`` of what was sent, on the client's row, or received, on the server's; None if nobody noted it.
-    # Each side binds itself to the content of the other's request, so neither can say later that it was another.
+    settled_at: Instant | None = None  # When the outcome was reached, as the writer saw it.
+    # ``payload_digest`` of the sent content on the client's row, of the received content on the server's; None if it
+    # was not noted. Each side binds itself to the content of the request, so neither can claim another content later.
     request_digest: str | None = None
-    # FAILED, and nobody knows whether the effects happened (A-34): to make the call anew may be to do it twice.
+    # FAILED, and it is unknown whether the effects happened (A-34): a new call may repeat them.
     indeterminate: bool = False
 
 
@@ -57,7 +57,7 @@ FIELDS: Final = LedgerEntry.__struct_fields__[:16]
 
 
 class Writer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes rows: the service's name and the GUID its ledger was registered under."""
+    """The writer of rows: the service's name and the GUID its ledger was registered under."""
 
     source: str
     service_ledger_id: str
@@ -97,7 +97,7 @@ def server_entry(intent: Intent, writer: Writer) -> LedgerEntry:
 
 
 def client_entry(call: Call, writer: Writer) -> LedgerEntry:
-    """The client's row: what it called, on whose behalf, and what it was told (draft §10.2, A-49)."""
+    """The client's row: its target, its parent, and the server's answers (draft §10.2, A-49)."""
     phase = call.phase
     assert phase is not None, "what is only noted has no row"
     assert call.registered_at is not None, "a call is in the ledger from the moment both ids are known"
@@ -146,7 +146,7 @@ LEDGER_ID: Final = "service_ledger_id"
 
 
 def restamped_line(before: str, issued: str, now: Instant) -> JournalEvent:
-    """The line that says since when the ledger has another GUID (A-59)."""
+    """The line that records a change of the ledger's GUID (A-59)."""
     event = "restamped"
     return JournalEvent(
         kind="ledger", subject=issued, event=event, before=before, after=issued, at=now, observed_at=now
@@ -154,12 +154,12 @@ def restamped_line(before: str, issued: str, now: Instant) -> JournalEvent:
 
 
 def payload_ref(server_correlation_id: str) -> str:
-    """Where the payload lies: in the writer's own vault, under the intent's id."""
+    """The place of the payload: in the writer's own vault, under the intent's id."""
     return f"vault:{server_correlation_id}/payload"
 
 
 def broken_rules(entry: LedgerEntry) -> list[str]:
-    """What is wrong with a row that somebody else made; empty when all of §9.8 and §10.2 hold."""
+    """The rules of §9.8 and §10.2 that a foreign row breaks; empty if it keeps all of them."""
     is_client = entry.actor == "client"
     rules = [
         (entry.actor in ("client", "server"), "actor is 'client' or 'server' (draft §9.8)"),

@@ -3,7 +3,7 @@
     TwoPHPError
       ConfigError            a setting cannot work; nothing was started
       WireError              a message breaks the header contract; nothing was stored
-      Unauthenticated        nobody can say who asks; nothing was stored
+      Unauthenticated        the caller's identity is not known; nothing was stored
       Refused                a rule said no; ``code`` names the rule's answer
       StoreError
         StoreUnavailable     nothing was written; the same call may be made again
@@ -75,7 +75,7 @@ class WireError(TwoPHPError):
 
 
 class Unauthenticated(TwoPHPError):
-    """Nobody can say who asks; nothing was stored.
+    """The caller's identity is not known; nothing was stored.
 
     The message is for the service's log and holds nothing of the credential. ``challenge`` is what the 401 says in
     ``WWW-Authenticate``, where the scheme has such a thing (RFC 9110 §11.6.1).
@@ -175,7 +175,7 @@ class Advice(StrEnum):
 
     RESUBMIT = "resubmit"  # Nothing ran and nothing will under these ids: the same call may be made anew.
     WAIT = "wait"  # It may be running. The reconciler finds out; a new call could be a second one.
-    CHECK = "check"  # Nobody in the protocol can say. Look at the business side before making it anew.
+    CHECK = "check"  # The protocol cannot know. Look at the business side before making it anew.
     DONE = "done"  # It ended as ``phase`` says; only its answer cannot be had.
     FIX = "fix"  # Nothing ran. A setting, a credential or the request has to change first.
 
@@ -183,9 +183,9 @@ class Advice(StrEnum):
 class PhaseError(TwoPHPError):
     """A call did not come to its answer. Says how far it came, under which ids, and what may be done next.
 
-    ``phase`` is the last one that the client was told, None if it was told none. ``response`` is the HTTP client's
-    own answer, where one was the reason. Deliberately no error of an HTTP library: whatever retries on those would make
-    a second call of what may only be slow.
+    ``phase`` is the last one that the client received, None if it received none. ``response`` is the HTTP client's own
+    answer, where one was the reason. It is deliberately no error of an HTTP library: code that retries on those would
+    make a second call of one that may only be slow.
     """
 
     default_code = "phase_error"

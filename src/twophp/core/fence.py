@@ -1,10 +1,10 @@
-"""Fencing tokens: whoever holds a resource has a number, and every later holder has a higher one.
+"""Fencing tokens: the holder of a resource has a number, and every later holder has a higher one.
 
 A lock alone protects nothing: its holder may be paused for as long as the lock lasts, wake up and write. So each holder
-gets a token, and whatever is protected asks whether it is still the one (``is_current``). Holding is an obligation of
-the flow ``fencing`` whose key is the resource: acquiring reserves it, which keeps others out; releasing commits it or
-rolls it back; and whoever does neither in time leaks it and is out. The token rises in the same change that reserves,
-and its record is never dropped, so it rises over restarts and processes alike.
+gets a token, and the protected resource asks whether it is still the current one (``is_current``). Holding is an
+obligation of the flow ``fencing`` whose key is the resource: acquiring reserves it, which keeps others out; releasing
+commits it or rolls it back; and a holder that does neither in time leaks it and no longer holds the resource. The token
+rises in the same change that reserves, and its record is never dropped, so it rises over restarts and processes alike.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def due_at(self) -> Instant | None:
-        """Never: the obligation falls due."""
+        """Never: the obligation falls due instead."""
         return None
 
     def keys(self) -> tuple[Key, ...]:
@@ -46,7 +46,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 def by_resource(resource: str) -> Key:
-    """Where a resource's newest token is kept."""
+    """The key of a resource's newest token."""
     return Key(BY_RESOURCE, (resource,))
 
 

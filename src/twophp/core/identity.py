@@ -1,11 +1,11 @@
-"""Who is who: the identities of the one model, and the digests that bind them.
+"""The identities of the one model, and the digests that bind them.
 
 The registrar contract separates three identities that an idempotency key mixes up. 2PHP plays them like this (A-82):
 
     logical_request_key    (principal, Client-Correlation-ID)     what may happen once
     authorization_nonce    Server-Correlation-ID                  what allows it, once, until the deadline
     attempt_id             one HTTP delivery                      what is merely logged; it keys nothing
-    replay_key             digest over everything that was meant  what tells a retry from another request
+    replay_key             digest over everything requested       what tells a retry from another request
 
 Every digest here is SHA-256 over a domain tag and length-prefixed fields. The prefix makes ``("ab", "c")`` and
 ``("a", "bc")`` different inputs, and the tag keeps one kind of digest from ever standing for another. Test vectors
@@ -34,7 +34,7 @@ def digest(tag: bytes, *fields: bytes) -> str:
     parts = [len(tag).to_bytes(4, "big"), tag]
     for field in fields:
         parts += len(field).to_bytes(4, "big"), field
-    return sha256(b"".join(parts)).hexdigest()  # All at once: most fields are short, and every update is a call.
+    return sha256(b"".join(parts)).hexdigest()  # In one call: most fields are short, and each ``update`` costs a call.
 
 
 def replay_key(
@@ -77,13 +77,13 @@ _length, _lengths = Struct(">I").pack, Struct(">5I").pack
 
 
 def payload_digest(content_type: str, body: bytes) -> str:
-    """What was sent, for the fingerprint of A-32."""
+    """The digest of the content, for the fingerprint of A-32."""
     kind = content_type.encode()
     return sha256(b"%b%b%b%b%b" % (_PAYLOAD_HEAD, _length(len(kind)), kind, _length(len(body)), body)).hexdigest()
 
 
 def callback_digest(url: str) -> str:
-    """What is kept of a callback's URL, which may hold a token (A-66): enough to see that a retry names the same."""
+    """The digest kept in place of a callback's URL, which may hold a token (A-66): a retry must name the same URL."""
     return digest(CALLBACK_TAG, url.encode())
 
 
@@ -110,12 +110,12 @@ def intent_replay_key(*, principal: str, client_correlation_id: str, method: str
 
 
 def seal_context(service: str, subject: str, part: str) -> bytes:
-    """What sealed bytes are bound to (A-62): the service, the record's own id and the part of it."""
+    """The context that binds sealed bytes (A-62): the service, the record's own id and the part of it."""
     return f"{len(service)}:{service}{len(subject)}:{subject}{part}".encode()
 
 
 class Bound(Protocol):
-    """What an intent is from its registration on; none of it ever changes."""
+    """The fields of an intent that never change after its registration."""
 
     @property
     def principal(self) -> str: ...  # noqa: D102
@@ -130,10 +130,10 @@ class Bound(Protocol):
 
 
 def intent_seal_context(service: str, intent: Bound, part: str) -> bytes:
-    """What the sealed parts of an intent are bound to (A-62): whose it is, both its ids, and what it asks for.
+    """The context that binds the sealed parts of an intent (A-62): its principal, both ids, method and path.
 
-    A row whose principal, method or path was edited therefore opens nothing: no payload runs for another caller or at
-    another endpoint, and no stored answer is told to another caller.
+    If the principal, method or path of a row was edited, its parts do not open: no payload runs for another caller or
+    at another endpoint, and no stored answer is sent to another caller.
     """
     who, client_id, server_id = intent.principal, intent.client_correlation_id, intent.server_correlation_id
     method, path = intent.method, intent.path

@@ -19,7 +19,7 @@ BY_SERVER_ID: Final = "intent.server_correlation_id"
 FACTS_TAG: Final = b"twophp:intent-facts:1"
 OUTCOME_TAG: Final = b"twophp:intent-outcome:1"
 FACTS_CHARS: Final = 32
-"""A line of history is short. Nobody finds a second input for half a SHA-256 either."""
+"""Half a SHA-256 keeps a line of history short, and a second input for it cannot be found either."""
 
 _encode: Final = msgspec.json.Encoder().encode
 # The two digests of every handshake are written out: the same bytes as ``identity.digest`` makes, in half the time.
@@ -28,7 +28,7 @@ _OUTCOME_HEAD: Final = len(OUTCOME_TAG).to_bytes(4, "big") + OUTCOME_TAG
 
 
 class Phase(StrEnum):
-    """The six states of the draft (§7), and the state of what is not there."""
+    """The six states of the draft (§7), and ABSENT for an intent that does not exist."""
 
     ABSENT = "ABSENT"
     WAITING_CONFIRM = "WAITING_CONFIRM"
@@ -63,8 +63,8 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
 
     client_correlation_id: str
     server_correlation_id: str
-    principal: str  # Digest of who registered it (A-60); the confirm must come from the same.
-    replay_key: str  # Digest of what was meant (A-82); a retry has the same, anything else is another request.
+    principal: str  # Digest of the identity that registered it (A-60); the confirm must come from the same.
+    replay_key: str  # Digest of the request (A-82); a retry has the same, any other is another request.
     callback: str  # Digest of the callback URL, empty without one. A retry must name the same (T2).
     client_id_is_proxy: bool  # The server made the client id up (A-35).
     mode: Mode
@@ -74,32 +74,32 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     received_at: Instant
     ttl_ms: int
     delta_ms: int
-    counted_bytes: int | None = None  # What it counts for in its principal's quota while it is open; None: not counted.
-    # What follows changes on the way; what stands above never does.
+    counted_bytes: int | None = None  # Its bytes in its principal's quota while it is open; None: not counted.
+    # The fields below change; those above never do.
     phase: Phase = Phase.ABSENT
     version: int = 0
     confirmed_at: Instant | None = None  # Arrival of Phase 2; None when the server confirmed by itself (A-44).
-    settled_at: Instant | None = None  # When the last phase was reached, whichever it is.
+    settled_at: Instant | None = None  # When its last phase was reached: an outcome, TTL_EXPIRED or ABANDONED.
     status: int | None = None
     resource_id: str | None = None
-    owner: str | None = None  # Who executes it, until when, and the fence that only the latest owner holds (A-34).
+    owner: str | None = None  # The process that executes it; its lease and fence follow (A-34).
     lease_until: Instant | None = None
     fence: int = 0
     has_payload: bool = True
     transaction_reference: str | None = None
     due_at: Instant | None = None
     # The last columns are younger than the others. The first of them never changes.
-    request_digest: str | None = None  # ``payload_digest`` of what arrived: the client's row says what it sent.
-    indeterminate: bool = False  # FAILED, and nobody knows whether the handler's effects happened (A-34).
+    request_digest: str | None = None  # ``payload_digest`` of the received content; the client notes the sent one.
+    indeterminate: bool = False  # FAILED, and it is unknown whether the handler's effects happened (A-34).
 
     @property
     def deadline_at(self) -> Instant:
-        """The PONR deadline the client was told: expired from this instant on (A-26)."""
+        """The PONR deadline that the client was given: expired from this instant on (A-26)."""
         return self.received_at + self.ttl_ms
 
     @property
     def abandoned_at(self) -> Instant:
-        """The end of the grace nobody is told about (draft §5.4): abandoned from this instant on."""
+        """The end of the grace, which no client learns (draft §5.4): abandoned from this instant on."""
         return self.received_at + self.ttl_ms + self.delta_ms
 
     def is_addressed_by(self, client_correlation_id: str, path: str) -> bool:
@@ -122,22 +122,22 @@ CHANGING_FIELDS: Final = tuple(name for name in Intent.__struct_fields__[FIXED_F
 
 
 def by_pair(client_correlation_id: str, server_correlation_id: str) -> Key:
-    """The key a Phase 2, a status read or a worker looks for: whoever they are, they know both ids."""
+    """The key for a Phase 2, a status read or a worker: all of them know both ids."""
     return Key(BY_PAIR, (client_correlation_id, server_correlation_id))
 
 
 def by_logical_key(principal: str, client_correlation_id: str) -> Key:
-    """The key a Phase 1 uses up (A-32: scoped by identity, so nobody can squat on another's ids)."""
+    """The key a Phase 1 uses up (A-32: scoped by identity, so no principal can squat on another's ids)."""
     return Key(BY_LOGICAL_KEY, (client_correlation_id, principal))
 
 
 def by_server_id(server_correlation_id: str) -> Key:
-    """The key of an asynchronous intent for whoever polls it."""
+    """The key of an asynchronous intent for a client that polls it."""
     return Key(BY_SERVER_ID, (server_correlation_id,))
 
 
 def fixed_facts(intent: Intent) -> str:
-    """What the line that registers an intent says of everything that never changes again, so an edit shows."""
+    """The digest of an intent's fixed fields in the line that registers it, so that an edit shows."""
     facts = msgspec.structs.astuple(intent)[:FIXED_FIELDS]
     if intent.request_digest is not None:  # Lines that are older than the field were written without it.
         facts = (*facts, intent.request_digest)
@@ -146,7 +146,7 @@ def fixed_facts(intent: Intent) -> str:
 
 
 def outcome_facts(intent: Intent) -> str:
-    """What the line that settles an intent says of its outcome."""
+    """The digest of an intent's outcome in the line that settles it."""
     reference, confirmed_at = intent.transaction_reference, intent.confirmed_at
     facts: tuple[object, ...] = (intent.status, intent.resource_id, reference, confirmed_at, intent.settled_at)
     if intent.indeterminate:  # Lines that are older than the field were written without it.

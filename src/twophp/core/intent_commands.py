@@ -1,4 +1,4 @@
-"""What can be said to an intent: the commands that ``core.phase`` decides about."""
+"""The commands about an intent, which ``core.phase`` decides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requested_ttl_ms: int | None = None
     callback: str = ""
     client_id_is_proxy: bool = False
-    is_plain: bool = False  # Nobody asked for a handshake: the endpoint records what it serves (A-37).
+    is_plain: bool = False  # The client asked for no handshake: the endpoint records the request it serves (A-37).
     owner: str = ""
     counted_bytes: int | None = None
     request_digest: str | None = None
@@ -33,7 +33,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Phase 2. ``guard_passed`` is the late-confirm guard's word (A-24); it matters only inside the grace."""
+    """Phase 2. ``guard_passed`` is the late-confirm guard's verdict (A-24); it matters only inside the grace."""
 
     client_correlation_id: str
     server_correlation_id: str
@@ -46,7 +46,7 @@ class Confirm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The handler's outcome, from whoever holds ``fence``. ``indeterminate``: nobody knows whether it did anything."""
+    """The handler's outcome, from the holder of ``fence``. ``indeterminate``: it is unknown whether it had effects."""
 
     fence: int
     succeeded: bool
@@ -57,17 +57,17 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The heartbeat of whoever holds ``fence``."""
+    """The heartbeat of the holder of ``fence``."""
 
     fence: int
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The sweeper's visit: do whatever time makes due. ``owner`` takes over what nobody executes any more (A-34)."""
+    """The sweeper's visit: do what is due. ``owner`` takes over an intent that no process executes any more (A-34)."""
 
     owner: str = ""
-    dead_owner: str | None = None  # What it executed is taken over at once.
-    live_owner: str | None = None  # What it executes is not, however old its lease is. Of others, only the lease tells.
+    dead_owner: str | None = None  # Its intents are taken over at once.
+    live_owner: str | None = None  # Its intents are not taken over at any lease age; for others the lease decides.
 
 
 Command: TypeAlias = Register | Confirm | Settle | Renew | Tick

@@ -1,17 +1,18 @@
-"""The job machine: every rule about work that is owed to somebody outside, and nothing else.
+"""The job machine: every rule about work that is owed to others outside the store, and nothing else.
 
-Theory. What a transition owes to others (the acknowledgement of a callback, a compensation hook, the effect of a
-committed obligation) becomes durable in the same change as the transition, as a *job*. Delivering it is a matter of
-attempts, each of which may be the last thing its process does. Three things follow.
+Theory. Work that a transition owes to others (the acknowledgement of a callback, a compensation hook, the effect of a
+committed obligation) becomes durable in the same change as the transition, as a *job*. A job is delivered in attempts,
+and the process may die in any of them. Three things follow.
 
-* An attempt has a lease. A RUNNING job is due at its end: whoever comes by then takes it over, so an attempt that
-  nobody ended is simply made again. Delivery is at least once; the receiver drops repeats by the job's id (A-39).
+* An attempt has a lease. A RUNNING job is due at the lease's end: the next visit of the outbox takes it over, so an
+  attempt that has no recorded end is made again. Delivery is at least once; the receiver drops repeats by the job's id
+  (A-39).
 * ``attempts`` is the fence as well. A failure counts only from the attempt that runs now. A success counts from any
-  attempt and in any state: what was received was received.
+  attempt and in any state, because a delivery cannot be undone.
 * A job whose maker begins the first attempt at once is RUNNING from the start (A-38). The request that waits for the
   attempt to begin then pays for no second flush.
 
-There is no deadline but the number of attempts: what a crash kept back is delivered later, as a historical fact.
+Only the number of attempts ends a job, no deadline: a job that a crash delayed is delivered later, as a past fact.
 
     maker     ENQUEUE, ENQUEUE_STARTED
     time      START, TAKE_OVER, EXHAUST, FORGET, IDLE
@@ -35,19 +36,19 @@ JOB: Final = "job"
 BY_JOB_ID: Final = "job.job_id"
 
 LEASE_EXPIRED: Final = "lease_expired"
-"""Why an attempt failed that nobody ended: its process is gone."""
+"""The error of an attempt whose end nobody recorded: its process is gone."""
 
 Work: TypeAlias = Literal["callback", "hook", "effect", "release"]
 
 
 class State(StrEnum):
-    """What is left to do."""
+    """What is still to be done about a job."""
 
     ABSENT = "ABSENT"
     PENDING = "PENDING"  # An attempt is to be made at ``due_at``.
     RUNNING = "RUNNING"  # An attempt is being made; its lease ends at ``due_at``.
     DELIVERED = "DELIVERED"
-    DEAD = "DEAD"  # The last attempt failed. Kept for a while, with its payload, for people to look at.
+    DEAD = "DEAD"  # The last attempt failed. Kept for a while, with its payload, for operators.
 
     __hash__ = str.__hash__
 
@@ -55,8 +56,8 @@ class State(StrEnum):
 class Signal(StrEnum):
     """What a command amounts to, once its guards have been weighed."""
 
-    ENQUEUE = "ENQUEUE"  # Made, for whoever comes by.
-    ENQUEUE_STARTED = "ENQUEUE_STARTED"  # Made by somebody who begins the first attempt as soon as it is durable.
+    ENQUEUE = "ENQUEUE"  # Made, for the outbox's next visit.
+    ENQUEUE_STARTED = "ENQUEUE_STARTED"  # Made by a process that begins the first attempt as soon as it is durable.
     START = "START"  # Its time has come.
     TAKE_OVER = "TAKE_OVER"  # The lease of an attempt ran out, and there are attempts left.
     EXHAUST = "EXHAUST"  # The lease of the last attempt ran out.
@@ -89,7 +90,7 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
         _S.ENQUEUE: Goto((_J.PENDING,)),
         _S.ENQUEUE_STARTED: Goto((_J.RUNNING,)),
         _S.IDLE: _IGNORE,
-        _S.DELIVER: _IGNORE,  # It was forgotten meanwhile.
+        _S.DELIVER: _IGNORE,  # It was forgotten during the attempt.
         _S.STALE: _IGNORE,
         **_NOT_RUNNING,
         **_never("there is no time", _S.START, _S.FORGET),
@@ -99,7 +100,7 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
         **_NOT_RUNNING,
         _S.START: Goto((_J.RUNNING,)),
         _S.IDLE: _IGNORE,
-        _S.DELIVER: _DELIVERED,  # By an attempt that was given up too early.
+        _S.DELIVER: _DELIVERED,  # By an attempt that was counted as failed too early.
         _S.STALE: _IGNORE,
         **_never("it is still owed", _S.FORGET),
     },
@@ -137,7 +138,7 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
 
 
 class Tries(SettingsStruct, frozen=True, kw_only=True):
-    """How often, how long and how far apart. By default five attempts that end within ten minutes (A-39)."""
+    """The number, length and spacing of attempts. By default five attempts that end within ten minutes (A-39)."""
 
     bad_code: ClassVar[str] = "bad_tries"
 
@@ -145,7 +146,7 @@ class Tries(SettingsStruct, frozen=True, kw_only=True):
     first_delay_ms: int = 5 * SECOND_MS
     factor: int = 4
     attempt_ms: int = 25 * SECOND_MS  # An attempt is cut off here ...
-    lease_ms: int = 30 * SECOND_MS  # ... and taken for dead here.
+    lease_ms: int = 30 * SECOND_MS  # ... and counts as dead from here on.
     delivered_kept_ms: int = DAY_MS
     dead_kept_ms: int = 7 * DAY_MS
 
@@ -164,7 +165,7 @@ class Tries(SettingsStruct, frozen=True, kw_only=True):
 
     @property
     def within_ms(self) -> int:
-        """When the last attempt has ended at the latest, as long as somebody is there to make them."""
+        """The time after which the last attempt has ended, if a process is always there to make the attempts."""
         waits = sum(self.delay_ms(failed, 1.0) for failed in range(1, self.attempts))
         return waits + self.attempts * self.lease_ms
 
@@ -173,14 +174,14 @@ DEFAULT_TRIES: Final = Tries()
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
-    """One thing that is owed. Fields stand in the order of the store's columns."""
+    """One piece of owed work. Fields stand in the order of the store's columns."""
 
-    job_id: str  # Made from what it is about, so the same thing is never owed twice.
+    job_id: str  # Derived from the work and its subject, so the same work is never owed twice.
     work: Work
     subject: str  # Id of the intent or the obligation whose transition made it.
     name: str  # Of the hook, or the obligation's flow; empty for a callback.
     created_at: Instant
-    # What follows changes on the way; what stands above never does.
+    # The fields below change; those above never do.
     state: State = State.ABSENT
     version: int = 0
     attempts: int = 0  # Begun so far, and the fence of the one that runs.
@@ -198,7 +199,7 @@ def by_job_id(job_id: str) -> Key:
 
 
 class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Owe it. ``started``: the maker begins the first attempt itself, as soon as this is durable."""
+    """Make a job. ``started``: the maker begins the first attempt itself, as soon as this is durable."""
 
     job_id: str
     work: Work
@@ -208,7 +209,7 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
-    """The outbox's visit: do whatever time makes due. If the job is RUNNING and changed, the visitor has to deliver."""
+    """The outbox's visit: do what is due. If the job is RUNNING and changed, the visitor has to deliver."""
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -237,7 +238,7 @@ class JobDecision(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def begins_attempt(self) -> bool:
-        """Whether whoever asked now holds the lease and has to deliver."""
+        """Whether the caller of ``decide`` now holds the lease and has to deliver."""
         return self.changed and self.job is not None and self.job.state is State.RUNNING
 
 
@@ -287,7 +288,7 @@ def _signal_of_attend(job: Job | None, now: Instant, tries: Tries) -> Signal:
 
 
 def _news(job: Job, after: State, command: Command, now: Instant, tries: Tries, jitter: float) -> dict[str, Any]:
-    """What entering a state changes, beside the state."""
+    """The fields that entering a state changes, beside the state."""
     error = command.error if isinstance(command, Failed) else LEASE_EXPIRED
     match after:
         case State.RUNNING:

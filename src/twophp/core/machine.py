@@ -1,4 +1,4 @@
-"""What a table's cell can say. Shared by the phase machine and the obligation machine.
+"""The five kinds of cells in a machine's table. All machines share them.
 
 A machine is a *total* table: for every state and every signal there is one cell. Totality is what lets a reader
 check the rules by looking: there is no branch elsewhere that quietly adds an edge.
@@ -21,11 +21,11 @@ class Goto(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """Change nothing and answer what was decided before."""
+    """Change nothing and give the earlier answer."""
 
 
 class Ignore(msgspec.Struct, frozen=True):
-    """Change nothing; there is nothing to say."""
+    """Change nothing and give no answer."""
 
 
 class Refuse(msgspec.Struct, frozen=True):

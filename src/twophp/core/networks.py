@@ -1,4 +1,4 @@
-"""Networks as an operator writes them into a setting, read in one way wherever they are asked for.
+"""Networks as an operator writes them into a setting, parsed in the same way for every setting.
 
 An address or a network is a text, or an object of ``ipaddress``. One stands for a list of one. Numbers and bytes are
 refused: to ``ip_network``, 10 is 0.0.0.10.
@@ -22,12 +22,12 @@ _OBJECTS: Final = (IPv4Address, IPv6Address, IPv4Network, IPv6Network)
 
 
 def entries_of(name: str, given: Any, *, code: str) -> tuple[Any, ...]:
-    """What the setting ``name`` lists, yet to be read. A network stands for itself, and not for its addresses."""
+    """The entries of the setting ``name``, not parsed yet. A network is one entry, not the list of its addresses."""
     return (given,) if isinstance(given, _OBJECTS) else several(name, given, code)
 
 
 def network_of(name: str, entry: Any, *, code: str) -> Network:
-    """One entry of the setting ``name``. Raises ConfigError with the ``code`` of whoever asks."""
+    """Parse one entry of the setting ``name``. Raises ConfigError with the caller's ``code``."""
     if not isinstance(entry, (str, *_OBJECTS)):
         raise ConfigError(f"{name}: not an address or network: {entry!r}; write it as a text", code=code)
     try:

@@ -1,16 +1,16 @@
 """The obligation machine: every rule about a reserved effect, and nothing else.
 
-Theory. An obligation is a tentative effect. It is reserved, and then committed or rolled back, once. Nobody may keep it
-Reserved for longer than its timeout, so time is part of the state here as it is for an intent: a Reserved obligation
-whose timeout has passed is OVERDUE for whoever looks at it, long before any scan does. OVERDUE is never stored. That is
-why a late commit fails between two scans as surely as after one (A-73), and why "no obligation stays Reserved beyond
-the timeout" does not depend on how often the scan runs.
+Theory. An obligation is a tentative effect. It is reserved, and then committed or rolled back, once. It may stay
+Reserved no longer than its timeout, so time is part of the state here as it is for an intent: a Reserved obligation
+whose timeout has passed is OVERDUE for every command, long before any scan. OVERDUE is never stored. That is why a late
+commit fails between two scans as surely as after one (A-73), and why "no obligation stays Reserved beyond the timeout"
+does not depend on how often the scan runs.
 
 * ``decide`` names the *signal* that a command amounts to, looks it up in ``TABLE`` under the obligation's effective
   state, and returns the records to store and the history to write, all of it one change.
 * A reserve is about two obligations: the one that holds its flow and key now, under whose state the cell is looked up,
   and the new one. A holder that is overdue is rolled back first, by its own cell; then the reserve meets a holder that
-  has let go. Both are one change (T4).
+  no longer has the key. Both are one change (T4).
 * The table carries the audit codes OBL-001 to OBL-004: a state cannot change without its event. OBL-005 speaks of a
   whole scan and of no single obligation; ``scan_completed`` makes it.
 
@@ -75,11 +75,11 @@ ERRORS: Final[Mapping[str, str]] = {
 }
 
 Resolution: TypeAlias = Literal["", "caller", "guard", "leak_scan"]
-"""Who settled it (A-74); empty while it is Reserved."""
+"""What settled the obligation (A-74); empty while it is Reserved."""
 
 
 class State(StrEnum):
-    """The three states of the contract, what is not there, and a Reserved one whose time is up."""
+    """The three states of the contract, Absent, and Overdue for a Reserved obligation whose timeout has passed."""
 
     ABSENT = "Absent"
     RESERVED = "Reserved"
@@ -93,11 +93,11 @@ class State(StrEnum):
 class Signal(StrEnum):
     """What a command amounts to, in the tracker's own words."""
 
-    RESERVE = "reserve"  # Looked up under the state of whoever holds the same flow and key.
+    RESERVE = "reserve"  # Looked up under the state of the holder of the same flow and key.
     RESERVE_AGAIN = "reserve_again"  # The id is taken: the same reserve, said again after an unknown commit.
     COMMIT = "commit"
     ROLLBACK = "rollback"
-    ROLLBACK_STRICT = "rollback_strict"  # From a caller who wants to hear that there was nothing left to roll back.
+    ROLLBACK_STRICT = "rollback_strict"  # From a caller that wants an error if it was rolled back before.
     SCAN = "scan"
 
     __hash__ = str.__hash__
@@ -122,7 +122,7 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
         _S.RESERVE: _RESERVE,
         _S.RESERVE_AGAIN: Never("an id that nothing has is not taken"),
         _S.COMMIT: _NOT_FOUND,
-        _S.ROLLBACK: _NOT_FOUND,  # A-71: "always succeeds" speaks of obligations that there are.
+        _S.ROLLBACK: _NOT_FOUND,  # A-71: "always succeeds" speaks of obligations that exist.
         _S.ROLLBACK_STRICT: _NOT_FOUND,
         _S.SCAN: _IGNORE,
     },
@@ -136,7 +136,7 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
     },
     _O.OVERDUE: {
         _S.RESERVE: _LEAK,  # The holder leaks; the reserve then meets it RolledBack.
-        _S.RESERVE_AGAIN: Refuse(LEAK_TIMEOUT, _LEAK),  # A success would say Reserved of what no commit can reach.
+        _S.RESERVE_AGAIN: Refuse(LEAK_TIMEOUT, _LEAK),  # It cannot be committed any more, so a success would be false.
         _S.COMMIT: Refuse(LEAK_TIMEOUT, _LEAK),  # A-73: rolled back on the spot, and the caller is told.
         _S.ROLLBACK: _ROLL_BACK,  # The owner gave it up by itself: late, but no leak.
         _S.ROLLBACK_STRICT: _ROLL_BACK,
@@ -171,7 +171,7 @@ class Obligation(msgspec.Struct, frozen=True, gc=False):
     intent: str  # Server correlation id of the intent whose handler opened it, or empty.
     reserved_at: Instant
     timeout_ms: int
-    # What follows changes, once; what stands above never does.
+    # The fields below change, once; those above never do.
     state: State = State.ABSENT
     version: int = 0
     settled_at: Instant | None = None
@@ -204,7 +204,7 @@ def by_id(obligation_id: str) -> Key:
 
 
 def by_flow_and_key(flow: str, key: str) -> Key:
-    """The key that a reserve looks for: whoever holds it is in the way."""
+    """The key that a reserve looks for: an obligation that holds it is in the way."""
     return Key(BY_FLOW_AND_KEY, (flow, key))
 
 
@@ -260,13 +260,13 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def records(self) -> tuple[Obligation, ...]:
-        """What to store, the one that lets go of its key before the one that takes it."""
+        """The records to store: the one that frees its key before the one that takes it."""
         found = (self.leaked, self.obligation) if self.changed else ()
         return tuple(record for record in found if record is not None)
 
 
 class ObligationError(Refused):
-    """One of the contract's five errors. ``obligation`` is what it is about, if there is such a thing."""
+    """One of the contract's five errors. ``obligation`` is the obligation it is about, or None if there is none."""
 
     default_code = NOT_FOUND
 
@@ -276,7 +276,7 @@ class ObligationError(Refused):
 
 
 def admitted(decision: Decision, about: str) -> Decision:
-    """The decision, unless it is a refusal: then that is raised. What it made durable stays durable (A-73)."""
+    """The decision; raises if it is a refusal. Changes that a refusal made durable stay durable (A-73)."""
     code = decision.code
     if code is not None:
         raise ObligationError(f"{about}: {ERRORS[code]}", code=code, obligation=decision.obligation)
@@ -311,7 +311,7 @@ def decide(obligation: Obligation | None, command: Command, now: Instant, flows:
 
 
 def _reserve(holder: Obligation | None, command: Reserve, now: Instant, flows: Container[str]) -> Decision:
-    """Let the holder's cell speak, twice if the holder has to leak first; then make the new obligation."""
+    """Look up the holder's cell, twice if the holder has to leak first; then make the new obligation."""
     id_, flow, timeout_ms = command.obligation_id, command.flow, command.timeout_ms
     if flow not in flows:
         raise UnknownFlow(f"unknown flow: {flow!r}")
@@ -351,7 +351,7 @@ def _reserve(holder: Obligation | None, command: Reserve, now: Instant, flows: C
 def _met(
     holder: Obligation, command: Reserve, now: Instant
 ) -> tuple[Cell, Obligation | None, tuple[JournalEvent, ...]]:
-    """The cell that speaks in the end, and the holder if it had to leak first."""
+    """The cell that decides in the end, and the holder if it had to leak first."""
     assert (holder.flow, holder.key) == (command.flow, command.key or None), "not in the way"
     met = _take(holder, _BY_RESERVE, command, now)
     if not met.changed or met.obligation is None:
@@ -360,7 +360,7 @@ def _met(
 
 
 def _reserve_again(holder: Obligation, command: Reserve, now: Instant) -> Decision:
-    """The id is taken. Only the same reserve may have it: whoever means another effect must not take this for his."""
+    """The id is taken. Only the same reserve is replayed: a caller that means another effect must get an error."""
     if (holder.flow, holder.key) != (command.flow, command.key):
         message = f"obligation {command.obligation_id} was reserved with another flow or key; use a fresh id"
         raise Refused(message, code=RESERVE_MISMATCH)
@@ -368,7 +368,7 @@ def _reserve_again(holder: Obligation, command: Reserve, now: Instant) -> Decisi
 
 
 def _take(obligation: Obligation | None, signal: Signal, command: Command, now: Instant) -> Decision:
-    """What the cell makes of the obligation that was there before."""
+    """Apply the cell to the stored obligation."""
     cell = TABLE[_ABSENT if obligation is None else obligation.effective_state(now)][signal]
     assert type(cell) is not Never, cell.why
     goto = cell.goto if type(cell) is Refuse else cell
@@ -415,11 +415,11 @@ def scan_completed(*, scanned: int, leaked: int, now: Instant, trace_id: str = "
 
 
 RETENTION: Final = "retention"
-"""The kind of line that says which records were let go of. No event of an obligation: its own history stays."""
+"""The kind of line that names deleted records. It is no event of an obligation: the obligation's history stays."""
 
 
 def forgotten(obligation_ids: Sequence[str], now: Instant) -> JournalEvent:
-    """What is written when the records of settled obligations are let go of, so that their absence is no riddle."""
+    """The line that is written when the records of settled obligations are deleted, to explain their absence."""
     detail = msgspec.json.encode(obligation_ids).decode()
     return JournalEvent(RETENTION, OBLIGATION, "forgotten", "", "", now, now, detail=detail)
 

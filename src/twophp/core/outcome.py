@@ -1,7 +1,8 @@
-"""What a handler's status says of its work.
+"""The outcome that a handler's status means.
 
-A 2xx has done it, and so has 303: "see other" is how a POST shows what it made (RFC 9110 §15.4.4). Every other 3xx
-points elsewhere or says that there is nothing new, so nothing was done here. A 4xx or 5xx has failed (A-08).
+A handler with a 2xx has done its work, and so has one with 303: with "see other" a POST points to its result (RFC 9110
+§15.4.4). Every other 3xx points elsewhere or says that nothing is new, so the handler has done nothing. A handler with
+a 4xx or 5xx has failed (A-08).
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ SUCCESS_END: Final = 300
 SEE_OTHER: Final = 303
 FAILURE_STATUS: Final = 400
 REDIRECTS: Final = frozenset({301, 302, 307, 308})
-"""They name a place where the same request may be made again (RFC 9110 §15.4)."""
+"""Statuses with a place where the same request may be made again (RFC 9110 §15.4)."""
 INDETERMINATE: Final = "indeterminate"
-"""The event of the line that settles an intent of which nobody knows whether its effects happened (A-34)."""
+"""The event of the line that settles an intent whose effects are unknown (A-34)."""
 
 
 def has_succeeded(status: int) -> bool:
-    """Whether the handler did what it was asked to do."""
+    """Whether the handler has done its work."""
     return status < SUCCESS_END or status == SEE_OTHER
 
 
 def has_failed(status: object) -> bool:
-    """Whether the handler said that it failed. What is no status at all says nothing."""
+    """Whether the status means failure. False for a value that is no status."""
     return type(status) is int and not has_succeeded(status)
 
 
@@ -38,7 +39,7 @@ def was_redirected(intent: Intent) -> bool:
 
 
 def is_followed_by(intent: Intent, command: Register) -> bool:
-    """T2 row 7: the same request once more, at the place it was sent to. Only that place differs."""
+    """T2 row 7: the same request once more, at the place of the redirect. Only that place differs."""
     return (
         was_redirected(intent)
         and command.follows == intent.server_correlation_id

@@ -1,21 +1,21 @@
-"""Pair verdicts: whether both sides registered a call, and whether they say the same of it (draft §10.4).
+"""Pair verdicts: whether both sides registered a call, and whether their rows agree (draft §10.4).
 
 Theory. A call has two rows, one per actor, joined by the pair of correlation ids (draft §10.2). The server writes
 first, when Phase 1 arrives; the client writes second, when it has the answer, and sends Phase 2 only once its row is
 durable. Four things follow.
 
-* A server's row without the client's is legal: the answer was lost (it will expire), or is under way (A-48). If it was
-  confirmed all the same, the client's row is in a ledger that was not read, or it is a client that keeps none, such as
-  a script with the two header fields. Transparent calls never have a row of their client: that is their design and no
-  lack (A-46).
+* A server's row without the client's is legal: the answer was lost (the intent will expire), or is under way (A-48). If
+  the intent was confirmed all the same, the client's row is in a ledger that was not read, or the client keeps none,
+  such as a script with the two header fields. Transparent calls never have a client's row, by design (A-46).
 * A client's row without the server's is never legal. Unless the ledger of the service it called was not read, a row
   that was durable is gone, and that is an alarm.
-* Whether a call is indeterminate (A-34) is no verdict: both sides may have registered it properly, and nobody knows
-  whether its effects happened. The server's row says so, and the client's if it was told. A client's row that does
-  not say it, because it has not heard yet or is older than the field, contradicts nothing.
-* A client knows only what it was told (A-49), so its row may lag behind the server's, and never runs ahead of it:
-  ``KNOWN_TO_SERVER`` says for each phase of the client's row what the server's row may then say. Whoever reads two
-  ledgers one after the other must read the server's row last, or a call that moves on meanwhile looks like a conflict.
+* Whether a call is indeterminate (A-34) is no verdict: both sides may have registered it properly although it is
+  unknown whether its effects happened. The server's row says so, and the client's if the client has received it. A
+  client's row that does not say it, because no answer has come yet or because it is older than the field, contradicts
+  nothing.
+* A client knows only the server's answers (A-49), so its row may lag behind the server's, and never runs ahead of it:
+  ``KNOWN_TO_SERVER`` lists for each phase of the client's row the phases that the server's row may have. A reader of
+  two ledgers must read the server's row last, or a call that moves on between the two reads looks like a conflict.
 
 The rules, the first that fits:
 
@@ -24,7 +24,7 @@ The rules, the first that fits:
     endpoint_differs      CONFLICT   the rows name different endpoints (A-55)
     callee_differs        CONFLICT   the client called another service than the one that answered
     request_differs       CONFLICT   what the client sent is not what the server received
-    phase_contradicts     CONFLICT   the client was told what the server does not know of (A-49)
+    phase_contradicts     CONFLICT   the client's row has a phase that the server's row excludes (A-49)
     (none)                PAIRED
     transparent           SERVER_ONLY_BY_DESIGN
     answer_lost           SERVER_ONLY   never confirmed: the client may never have had the ids (A-48)
@@ -32,7 +32,7 @@ The rules, the first that fits:
     callback_lost         SERVER_ONLY   auto-confirm: neither callback nor answer has arrived (P-5.5.5-c)
     client_unread         SERVER_ONLY   confirmed: the client's row is in a ledger that was not read, or it keeps none
     server_unread         CLIENT_ONLY   the ledger of the service it called was not read
-    server_row_missing    CLIENT_ONLY   it was read, and the row is not there
+    server_row_missing    CLIENT_ONLY   that ledger was read, and the row is missing
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from twophp.core.records import Instant
 
 
 class Verdict(StrEnum):
-    """What can be said of one call."""
+    """The verdict about one call."""
 
     PAIRED = "PAIRED"
     CLIENT_ONLY = "CLIENT_ONLY"
@@ -62,7 +62,7 @@ class Verdict(StrEnum):
 
 
 class Reason(StrEnum):
-    """Which rule said so."""
+    """The rule that gave the verdict."""
 
     NONE = ""
     TWO_WRITERS = "two_writers"
@@ -102,11 +102,11 @@ WORDS: Final[Mapping[Reason, str]] = {
 _OUTRUN: Final = frozenset({Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED})
 
 KNOWN_TO_SERVER: Final[Mapping[Phase, frozenset[Phase]]] = {
-    Phase.WAITING_CONFIRM: frozenset(Phase),  # It has heard of nothing since.
+    Phase.WAITING_CONFIRM: frozenset(Phase),  # The client has received no answer since.
     Phase.PROCESSING: _OUTRUN,
     Phase.COMMITTED: frozenset({Phase.COMMITTED}),
     Phase.FAILED: frozenset({Phase.FAILED}),
-    # It decided by its own clock not to confirm; the server may not have noticed yet, but can never have run it.
+    # The client decided by its own clock not to confirm: the server may still wait, but can never have run the call.
     Phase.TTL_EXPIRED: frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED, Phase.ABANDONED}),
 }
 
@@ -116,7 +116,7 @@ PairKey: TypeAlias = tuple[str, str]
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: its two rows as far as they were found, and what is to be said of them."""
+    """One call: its two rows as far as they were found, and the verdict about them."""
 
     client_correlation_id: str
     server_correlation_id: str
@@ -133,12 +133,12 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alarm(self) -> bool:
-        """Whether somebody should look into it: all the rest is legal, or only unread."""
+        """Whether an operator should look into it: every other call is legal, or has a ledger that was not read."""
         return self.verdict is Verdict.CONFLICT or self.reason in _ALARMS
 
     @property
     def indeterminate(self) -> bool:
-        """Whether it ended, and nobody knows whether its effects happened: to make it anew may be to do it twice."""
+        """Whether it ended and its effects are unknown: a new call may repeat them."""
         known = self.server or self.client
         return known is not None and known.phase is Phase.FAILED and any(row.indeterminate for row in self.rows)
 
@@ -170,7 +170,7 @@ def pair_up(entries: Iterable[LedgerEntry], *, read: Container[str] = frozenset(
 
 
 def _in_time(pair: Pair) -> tuple[Instant, PairKey]:
-    """The order of calls: as they began, and by their ids where that says nothing."""
+    """The order of calls: as they began, then by their ids."""
     return pair.started_at, pair.key
 
 
@@ -208,9 +208,9 @@ def _newest(rows: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 
 
 def _content(row: LedgerEntry) -> tuple[object, ...]:
-    """All of a row but two fields that a copy of a version may have and another not (A-57).
+    """All of a row but the two fields in which copies of one version may differ (A-57).
 
-    The central ledger assigns ``sync_timestamp``; one that is older than ``indeterminate`` has dropped that.
+    The central ledger assigns ``sync_timestamp``; a central ledger older than ``indeterminate`` has dropped that field.
     """
     return msgspec.structs.astuple(msgspec.structs.replace(row, sync_timestamp=None, indeterminate=False))
 

@@ -5,12 +5,12 @@ is TTL_EXPIRED, at the end of the grace ABANDONED. Two things follow.
 
 * Nothing outside this file changes an intent's phase. ``decide`` looks at the intent, a command and the time, names
   the *signal* they amount to (``_signal_of_...``: all guards live there), and looks the signal up in ``TABLE``.
-* Time is lazy. Whoever meets an overdue intent, a request or the sweeper, ages it by the same two cells before
-  anything else is decided, so behaviour never depends on how often the sweeper comes by (A-27). The one exception is
-  the confirm that arrived in time and waited in a queue: it finds the intent as it was (A-20).
+* Time is lazy. A request or a sweep that finds an overdue intent ages it by the same two cells before anything else is
+  decided, so behaviour never depends on how often the sweeper runs (A-27). The one exception is the confirm that
+  arrived in time and waited in a queue: it finds the intent as it was (A-20).
 
-``decide`` is a pure function. It returns what is to become of the intent and the steps to write into the journal;
-the store runs it inside its transaction, so of two racing commands one sees what the other did.
+``decide`` is a pure function. It returns the intent as it is to be stored and the steps to write into the journal; the
+store runs it inside its transaction, so of two racing commands one sees the result of the other.
 
     Phase 1   REGISTER, REGISTER_AUTO, REGISTER_OTHER, REGISTER_OTHER_MODE, FOLLOW    (T2)
     Phase 2   CONFIRM, CONFIRM_LATE, CONFIRM_EXPIRED, CONFIRM_OTHER           (T1)
@@ -44,23 +44,23 @@ class Signal(StrEnum):
     REGISTER_AUTO = "REGISTER_AUTO"  # Phase 1 that the server confirms by itself (draft §5.5).
     REGISTER_OTHER = "REGISTER_OTHER"  # A known id with another fingerprint.
     REGISTER_OTHER_MODE = "REGISTER_OTHER_MODE"  # A known id in another mode or with another callback.
-    FOLLOW = "FOLLOW"  # A known id at the Location that its intent was sent to; that one has done nothing.
+    FOLLOW = "FOLLOW"  # A known id at the Location to which its intent was redirected; that intent has done nothing.
     CONFIRM = "CONFIRM"  # Phase 2 that arrived before the deadline, or whose intent is past the PONR anyway.
     CONFIRM_LATE = "CONFIRM_LATE"  # Arrived inside the grace; REUSE and its guard let it in (draft §8.2).
     CONFIRM_EXPIRED = "CONFIRM_EXPIRED"  # Arrived too late.
     CONFIRM_OTHER = "CONFIRM_OTHER"  # Both ids are right and the identity is not (draft §13.2).
     EXPIRE = "EXPIRE"  # The deadline has passed.
     ABANDON = "ABANDON"  # The grace has passed as well.
-    RECOVER = "RECOVER"  # The owner is dead, or its lease ran out and nobody knows whether it lives (A-34).
+    RECOVER = "RECOVER"  # The owner is dead, or its lease ran out and its state is unknown (A-34).
     VOUCH = "VOUCH"  # The lease ran out, and the owner is known to live (A-34).
     PURGE = "PURGE"  # The payload was kept long enough (A-62).
     FORGET = "FORGET"  # The tombstone's horizon has passed (A-83).
     IDLE = "IDLE"  # Looked at, and nothing was due.
     SUCCEED = "SUCCEED"  # The handler finished; said by the holder of the fence.
     FAIL = "FAIL"  # The handler failed; said by the holder of the fence.
-    INDETERMINATE = "INDETERMINATE"  # Nobody knows what the handler did; said by the holder of the fence (A-34).
+    INDETERMINATE = "INDETERMINATE"  # The handler's effects are unknown; said by the holder of the fence (A-34).
     RENEW = "RENEW"  # The handler still lives; said by the holder of the fence.
-    STALE = "STALE"  # Said by somebody whose fence was taken over.
+    STALE = "STALE"  # Said by a worker whose fence was taken over.
 
     __hash__ = str.__hash__
 
@@ -86,7 +86,7 @@ def _never(why: str, *signals: Signal) -> dict[Signal, Cell]:
     return dict.fromkeys(signals, Never(why))
 
 
-# A known id with another request, and the right ids from another principal, are refused whatever became of the intent.
+# A known id with another request, and the right ids from another principal, are refused in every phase of the intent.
 _STRANGERS: Final[dict[Signal, Cell]] = {
     _S.REGISTER_OTHER: Refuse(FINGERPRINT_MISMATCH),  # T2
     _S.REGISTER_OTHER_MODE: Refuse(MODE_MISMATCH),  # T2, last row
@@ -97,7 +97,7 @@ _NO_WORKER: Final[dict[Signal, Cell]] = dict.fromkeys(
 )
 _NOT_REDIRECTED: Final = _never("only a handler's redirect can be followed", _S.FOLLOW)
 _AUTO_NEVER_WAITS: Final = _never("auto-confirm leaves WAITING_CONFIRM in the change that enters it", _S.REGISTER_AUTO)
-# What has an outcome, whichever it is.
+# The cells that COMMITTED and FAILED share.
 _OVER: Final[dict[Signal, Cell]] = {
     **_STRANGERS,
     _S.REGISTER: _REPLAY,  # T2 row 3
@@ -115,7 +115,7 @@ _OVER: Final[dict[Signal, Cell]] = {
 TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
     _P.ABSENT: {
         _S.REGISTER: Goto((_P.WAITING_CONFIRM,)),  # draft §6
-        # Two steps, one change: nobody ever sees the intent waiting (draft §5.5.7).
+        # Two steps, one change: no reader ever sees the intent waiting (draft §5.5.7).
         _S.REGISTER_AUTO: Goto((_P.WAITING_CONFIRM, _P.PROCESSING)),
         _S.CONFIRM: _UNKNOWN,  # T1 row 4
         **dict.fromkeys((_S.SUCCEED, _S.FAIL, _S.INDETERMINATE, _S.RENEW), _UNKNOWN),
@@ -133,7 +133,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         _S.REGISTER: _REPLAY,  # T2 row 1: the same registration again, its deadline never extended.
         _S.CONFIRM: Goto((_P.PROCESSING,)),  # T1 row 9: the point of no return.
         _S.EXPIRE: Goto((_P.TTL_EXPIRED,)),  # draft §6
-        _S.ABANDON: Goto((_P.TTL_EXPIRED, _P.ABANDONED)),  # Nobody looked during the grace: both steps, one change.
+        _S.ABANDON: Goto((_P.TTL_EXPIRED, _P.ABANDONED)),  # No visit during the grace: both steps, one change.
         _S.IDLE: _IGNORE,
         **_never("a late confirm has aged the intent before it is judged", _S.CONFIRM_LATE, _S.CONFIRM_EXPIRED),
         **_never("only what ran or ended has one", _S.RECOVER, _S.VOUCH, _S.PURGE, _S.FORGET),
@@ -158,7 +158,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         **_NOT_REDIRECTED,
         **_NO_WORKER,
         **_AUTO_NEVER_WAITS,
-        _S.REGISTER: _EXPIRED,  # A-21: who could tell ABANDONED from TTL_EXPIRED would learn the grace.
+        _S.REGISTER: _EXPIRED,  # A-21: a client that could tell ABANDONED from TTL_EXPIRED would learn the grace.
         _S.CONFIRM: _EXPIRED,
         _S.CONFIRM_EXPIRED: _EXPIRED,  # T1 row 11
         _S.FORGET: Goto((_P.ABSENT,), "forgotten"),
@@ -188,7 +188,7 @@ TABLE: Final[dict[Phase, dict[Signal, Cell]]] = {
         **_OVER,
         **_NOT_REDIRECTED,
         _S.PURGE: Goto((_P.COMMITTED,), "payload_purged"),
-        _S.SUCCEED: _REPLAY,  # Said twice after a CommitUnknown: it is what was decided.
+        _S.SUCCEED: _REPLAY,  # Said again after a CommitUnknown: the same outcome.
         _S.FAIL: _SETTLED,
         _S.INDETERMINATE: _SETTLED,
     },
@@ -284,7 +284,7 @@ def _signal_of_attend(intent: Intent | None, command: Tick, now: Instant, policy
     if intent.phase in UNCONFIRMED:
         return _ageing(intent, now)
     if intent.phase is Phase.PROCESSING:
-        if intent.owner == command.live_owner:  # It has a lease's time to take up itself what it has given up.
+        if intent.owner == command.live_owner:  # First the owner has one lease's time to resume it itself.
             turn_at = intent.due_at + (0 if intent.owner == command.owner else policy.lease_ms)
             return Signal.VOUCH if now >= turn_at else Signal.IDLE
         return Signal.RECOVER
@@ -296,7 +296,7 @@ def _ageing(intent: Intent, now: Instant) -> Signal:
 
 
 def _age_then_take(intent: Intent, signal: Signal, command: Command, now: Instant, policy: Policy) -> IntentDecision:
-    """Time first, then the command, both in one change."""
+    """Age the intent, then take the command, both in one change."""
     if intent.phase is Phase.TTL_EXPIRED and now < intent.abandoned_at:
         return _take(intent, signal, command, now, policy)
     aged = _take(intent, _ageing(intent, now), command, now, policy)
@@ -316,7 +316,7 @@ def _follow(intent: Intent, command: Command, now: Instant, policy: Policy) -> I
 
 
 def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant, policy: Policy) -> IntentDecision:
-    """Look the cell up and, if it says so, walk its path: one change, one new version, one step per state."""
+    """Look the cell up and, if it is a Goto, walk its path: one change, one new version, one step per state."""
     cell = TABLE[_ABSENT if intent is None else intent.phase][signal]
     if type(cell) is not Goto:
         assert type(cell) is not Never, cell.why
@@ -335,7 +335,7 @@ def _take(intent: Intent | None, signal: Signal, command: Command, now: Instant,
 
 
 def _step(intent: Intent, before: Phase, event: str, at: Instant, now: Instant, command: Command) -> JournalEvent:
-    """A line of history. It binds the request when it is registered, the outcome when it is settled: see ``verify``."""
+    """A line of history. A registration's binds the request, a settlement's the outcome: see ``verify``."""
     detail = ""
     if before is _ABSENT:
         detail = fixed_facts(intent)
@@ -359,7 +359,7 @@ def _registered(command: Register, policy: Policy) -> Intent:
         path=command.path,
         method=command.method,
         received_at=command.arrived_at,
-        # A-44: what the server confirms by itself waits for nobody, so there is nothing to wish for.
+        # A-44: an intent that the server confirms by itself never waits, so the client's TTL has no meaning for it.
         ttl_ms=policy.ttl_ms if wish is None or command.mode in CONFIRMED_BY_SERVER else policy.effective_ttl_ms(wish),
         delta_ms=policy.delta_ms,
         counted_bytes=command.counted_bytes,
@@ -367,8 +367,8 @@ def _registered(command: Register, policy: Policy) -> Intent:
     )
 
 
-# Entering a state: when it became true, and the intent as it is then. All of it is one copy, since each costs as much
-# as everything else that is decided about it.
+# Entering a state: the instant from which it is true, and the intent in it. Each function makes one copy only: a copy
+# costs as much as the rest of the decision.
 _Next: TypeAlias = tuple[Any, int]
 """The phase and the version to be entered."""
 _Entered: TypeAlias = tuple[Instant, Intent]
@@ -395,7 +395,7 @@ def _enter_processing(intent: Intent, command: Command, now: Instant, policy: Po
         )
     held = replace(intent, phase=phase, version=version, lease_until=until, due_at=until)
     is_vouched = type(command) is Tick and intent.owner == command.live_owner
-    if type(command) is Renew or is_vouched:  # Its holder keeps its fence; whoever enters or takes over gets a new one.
+    if type(command) is Renew or is_vouched:  # The holder keeps its fence; a new or other owner gets a new one.
         return now, held
     assert isinstance(command, (Register, Tick))
     return now, replace(held, owner=command.owner, fence=intent.fence + 1, settled_at=None)

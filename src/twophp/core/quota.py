@@ -1,11 +1,11 @@
 """How much one principal may have open at a time.
 
 An intent counts while it waits and while it runs. It begins to count and ceases in the very changes that register,
-expire or end it, so what is counted is always what is open: whatever crashes, however many processes write. ``Usage``
-is the count; a principal who has nothing open has none.
+expire or end it, so the count is exact after any crash and with any number of processes. ``Usage`` is the count; a
+principal without open intents has none.
 
-At its deadline it ceases, and not at the end of the grace: whoever waits for room must not learn how long that is
-(draft §5.4). A late confirm that is let in all the same counts again, and is not refused for it.
+It ceases at its deadline, and not at the end of the grace: a client that waits for room must not learn how long the
+grace is (draft §5.4). A late confirm that is let in all the same counts again, and the quota does not refuse it.
 
 What an intent counts for is written into the intent (``counted_bytes``). So a quota may be switched on, off or changed
 at any time: what was not counted when it began is not subtracted when it ends.
@@ -48,11 +48,11 @@ class Quota(SettingsStruct, frozen=True, kw_only=True):
 
 
 DEFAULT_QUOTA: Final = Quota()
-"""What a principal may have open where the service says nothing: no caller fills the disk alone."""
+"""The quota where the service sets none: no caller fills the disk alone."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What one principal has open. A record, kept in the same changes as the intents it counts."""
+    """The open intents and bytes of one principal: a record, kept in the same changes as the intents it counts."""
 
     principal: str
     open_intents: int
@@ -61,7 +61,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def due_at(self) -> Instant | None:
-        """Never: a count wants no attention."""
+        """Never: a count is not swept."""
         return None
 
     def keys(self) -> tuple[Key, ...]:
@@ -70,7 +70,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 def by_principal(principal: str) -> Key:
-    """Where a principal's usage is kept."""
+    """The key of a principal's usage."""
     return Key(BY_PRINCIPAL, (principal,))
 
 
@@ -80,7 +80,7 @@ def counts(intent: Intent | None) -> bool:
 
 
 def admitted(usage: Usage | None, intent: Intent, quota: Quota | None) -> Usage | None:
-    """The usage with one more, or None if that is too much; without a quota nothing is."""
+    """The usage with one more intent, or None if that is above the quota; without a quota it never is."""
     open_intents, open_bytes, version = (0, 0, 0) if usage is None else _amounts(usage)
     open_intents, open_bytes = open_intents + 1, open_bytes + (intent.counted_bytes or 0)
     if quota is not None and (open_intents > quota.open_intents or open_bytes > quota.open_bytes):
@@ -89,7 +89,7 @@ def admitted(usage: Usage | None, intent: Intent, quota: Quota | None) -> Usage 
 
 
 def released(usage: Usage, intent: Intent) -> Usage | None:
-    """The usage with one less, or None if nothing is left."""
+    """The usage with one intent less, or None if none is left."""
     open_intents, open_bytes, version = _amounts(usage)
     if open_intents <= 1:
         return None

@@ -1,11 +1,11 @@
-"""What a store keeps: how a record is found, what it looks like, and how it is audited.
+"""The port's words for stored records: keys, the protocol of a record, and the lines of its history.
 
-Values here and in the machines are small, frozen and never part of a cycle; ``gc=False`` spares the collector from
-looking at the hundreds of thousands a busy second makes.
+Values here and in the machines are small, frozen and never part of a cycle; ``gc=False`` spares the garbage collector
+from visiting the hundreds of thousands that a busy second makes.
 
 A *record* is the state of one machine: an intent, an obligation. A record is found by its keys; the first is its
-identity, the others are unique while the record holds them. ``due_at`` says when a record next wants attention, so a
-sweep costs what is due and not what is stored.
+identity, the others are unique while the record holds them. ``due_at`` says when a record must next be processed, so
+the cost of a sweep grows with the due records and not with all that are stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Key(msgspec.Struct, frozen=True, order=True, cache_hash=True, gc=False):
 
 
 class Record(Protocol):
-    """What a store needs to know of a record's type."""
+    """The members of a record that a store uses."""
 
     @property
     def version(self) -> int:
@@ -38,7 +38,7 @@ class Record(Protocol):
 
     @property
     def due_at(self) -> Instant | None:
-        """When the record next wants attention, if ever."""
+        """When the record must next be processed, if ever."""
         ...
 
     def keys(self) -> tuple[Key, ...]:
@@ -55,7 +55,7 @@ class JournalEvent(msgspec.Struct, frozen=True, gc=False):
     before: str
     after: str
     at: Instant  # When it became true. An expiry happens at the deadline (A-27) ...
-    observed_at: Instant  # ... though somebody noticed later.
+    observed_at: Instant  # ... though a visit noticed it later.
     fence: int = 0
     trace_id: str = ""
     detail: str = ""

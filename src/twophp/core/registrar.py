@@ -6,15 +6,15 @@ Theory. Three identities that are usually one "idempotency key" are kept apart, 
     authorization_nonce    who allowed it, and until when?   consumed once, in the same transaction
     attempt_id             which try was it?                 logged; it keys nothing (REG-1-12)
 
-``replay_key`` (identity.py) is the digest of everything that was meant. It tells a retry from another request that
-comes under the same key. 2PHP's Phase 1 asks that very question about a Client-Correlation-ID, and asks it here:
+``replay_key`` (identity.py) is the digest of everything that was requested. It tells a retry from another request under
+the same key. 2PHP's Phase 1 has the same question about a Client-Correlation-ID, and uses the same code:
 ``compare_bindings`` (registration.py) is the one implementation (A-82).
 
-There is no state machine to walk, only a question with an order: T3, and it is the order that makes it safe. Whether
-the key is consumed comes before anything about the nonce (REG-3-03), so no fresh nonce can buy a second effect.
-``RULES`` is that list, and rulebook.py says how a list answers.
+There is no state machine, only an ordered list of rules: T3. The order makes it safe. The rules ask whether the key is
+consumed before they ask anything about the nonce (REG-3-03), so no fresh nonce can buy a second effect. ``RULES`` is
+that list, and rulebook.py says how a list answers.
 
-Freshness and consumption never meet: no rule reads a time to learn whether a key is consumed (REG-4-02).
+Freshness and consumption are independent: no rule reads a time to learn whether a key is consumed (REG-4-02).
 
 The states are those of the contract: S0 nothing there, S1 not committed, S2 consumed with an inert row, S3 rejected by
 the verifier, S4 lost a race, and registered-closed. None of them goes back to S0.
@@ -66,15 +66,15 @@ from twophp.core.rulebook import (
 
 
 class Facts(rulebook.Facts, frozen=True, kw_only=True):
-    """What is known about a registration, beside what every request needs."""
+    """The facts about a registration, beside those that every request needs."""
 
     raced: bool = False  # The record became durable after this attempt began (S4).
-    fenced: bool = False  # Since this attempt began, somebody was told that the key is absent (A-96).
-    effect_elsewhere: bool = False  # The same effect stands under another logical key.
+    fenced: bool = False  # Since this attempt began, ``resolve`` has answered ABSENT for the key (A-96).
+    effect_elsewhere: bool = False  # The same effect is registered under another logical key.
 
 
 class Decision(Answer[Registration], frozen=True):
-    """What became of a request to register."""
+    """The outcome of a request to register."""
 
 
 class Case(rulebook.Case[RegistrationRequest, Facts], frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class Case(rulebook.Case[RegistrationRequest, Facts], frozen=True, kw_only=True)
 
 
 def _admits(case: Case) -> bool:
-    """Everything an effect needs, without trusting that another rule has looked (REG-3-05, REG-3-06)."""
+    """Every condition for an effect, checked here again and not left to another rule (REG-3-05, REG-3-06)."""
     return case.is_authorised and case.is_free and not case.facts.fenced and not case.facts.effect_elsewhere
 
 
@@ -230,13 +230,13 @@ def decide(request: RegistrationRequest, facts: Facts, now: Instant) -> Decision
     return Decision(rule.code, rule.admits, state_said(rule, found), result, prior, rule.cause, rule.row)
 
 
-# Around the transaction: before it the validator, after it the commit's fate, the verifier, and whoever asks later.
+# Around the transaction: before it the validator, after it the outcome of the commit, the verifier, and ``resolve``.
 
 
 def validate(request: RegistrationRequest, nonce: Nonce | None, now: Instant) -> tuple[str, ...]:
     """Layer V (A-100): every objection that needs no replay state, in T3's order. ``decide`` raises them all again.
 
-    It owns nothing and remembers nothing (REG-7-04): whether anything is consumed is not its business.
+    It owns no state (REG-7-04) and does not judge whether a key is consumed.
     """
     bound = nonce is not None and nonce.authorises(request, now)
     objections = (
@@ -248,7 +248,7 @@ def validate(request: RegistrationRequest, nonce: Nonce | None, now: Instant) ->
 
 
 def uncommitted(decision: Decision, *, known: bool) -> Decision:
-    """T3 row 11: the commit of an admitted decision failed (``known``), or nobody can tell. ``resolve`` comes next.
+    """T3 row 11: the commit of an admitted decision failed (``known``), or its outcome is unknown: ``resolve`` it.
 
     S1: key, nonce and row were rolled back together, so nothing of the decision's result may be shown (REG-3-08).
     """
@@ -257,7 +257,7 @@ def uncommitted(decision: Decision, *, known: bool) -> Decision:
 
 
 def verified(decision: Decision, status: VerifyStatus) -> Decision:
-    """An admitted decision after its verifier has spoken: registered-closed, S3, or still S2 (T3 row 10)."""
+    """An admitted decision after its verifier: registered-closed, S3, or still S2 (T3 row 10)."""
     assert decision.admitted, "only what was registered is verified"
     assert decision.result is not None, "an admitted decision has a result"
     result = msgspec.structs.replace(decision.result, verify_status=status)
@@ -266,7 +266,7 @@ def verified(decision: Decision, status: VerifyStatus) -> Decision:
 
 
 def informed(decision: Decision, status: VerifyStatus) -> Decision:
-    """An answer from a record that had no verdict when it was found, and has one by now (A-92)."""
+    """An answer from a record that had no verdict when it was found, and has one now (A-92)."""
     assert decision.result is not None, "there is a record to speak of"
     found = msgspec.structs.replace(decision.result, verify_status=status)
     state = decision.state if decision.state is State.S4 else found.state
@@ -274,14 +274,14 @@ def informed(decision: Decision, status: VerifyStatus) -> Decision:
 
 
 def resolve(found: Registration | None) -> Decision:
-    """What became of a key, at any age (A-96). Only ABSENT permits to issue again, and with the same key (REG-S1)."""
+    """The state of a key, at any age (A-96). Only ABSENT permits to issue again, and with the same key (REG-S1)."""
     if found is None:
         return Decision(ABSENT, admitted=False, state=State.S0)
     return Decision(CONSUMED, admitted=False, state=found.state, result=found, prior=found)
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt sees of its key when it begins. What changed until it decides tells that it was not alone."""
+    """What an attempt reads of its key when it begins. A difference when it decides shows a concurrent attempt."""
 
     is_free: bool
     fence: int
@@ -289,7 +289,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readback(msgspec.Struct, frozen=True, kw_only=True):
-    """What the verifier's own connection found under a key after the commit."""
+    """The rows that the verifier's own connection found under a key after the commit."""
 
     registrations: tuple[Registration, ...]
     nonce_consumed_by: str | None
@@ -312,7 +312,7 @@ def verify(readback: Readback | None) -> VerifyStatus:
 
 
 def require_kept(consumed: Iterable[str], present: Container[str]) -> None:
-    """The invariant behind REG-4-07: a key that was consumed is still there. Raises the fail-open's own name."""
+    """The invariant behind REG-4-07: a consumed key is still there. Raises with the contract's code for its loss."""
     for key in consumed:
         if key not in present:
             raise Refused(f"the consumed record of {key!r} has disappeared", code=CONSUMED_STATE_ERASED)

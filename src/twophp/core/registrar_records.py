@@ -218,7 +218,7 @@ def by_consumed(logical_request_key: str) -> Key:
 
 
 def by_effect(operation: str, target: str, artifact_hash: str, run_id: str) -> Key:
-    """Where an effect is found, whatever key it went by."""
+    """The key of an effect, under which it is found for every logical key."""
     return Key(BY_EFFECT, (operation, target, artifact_hash, run_id))
 
 

@@ -1,6 +1,6 @@
-"""What the registrar keeps: a consumed logical request with its inert row, the nonces, the compensations.
+"""The registrar's values: a consumed logical request with its inert row, the nonces, the compensations.
 
-The rules are in registrar.py; this is what they look at.
+The rules about them are in registrar.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRAFT: Final = "draft"
 
 
 class Binding(StrEnum):
-    """How a presented replay key stands to the one that is recorded under the same logical key."""
+    """How a presented replay key compares with the one that is recorded under the same logical key."""
 
     FREE = "FREE"
     SAME = "SAME"
@@ -34,18 +34,18 @@ def compare_bindings(prior: str | None, presented: str) -> Binding:
 
 
 class State(StrEnum):
-    """Where a logical key stands (the registrar contract, section 3)."""
+    """The state of a logical key (the registrar contract, section 3)."""
 
-    S0 = "S0"  # Nothing is there.
-    S1 = "S1"  # The commit failed, or nobody knows: resolve before doing anything else.
-    S2 = "S2"  # Consumed, with its inert row; the verifier has not spoken yet.
+    S0 = "S0"  # Nothing is recorded.
+    S1 = "S1"  # The commit failed, or its outcome is unknown: resolve before doing anything else.
+    S2 = "S2"  # Consumed, with its inert row; there is no verdict of the verifier yet.
     S3 = "S3"  # The verifier rejected it: consumed all the same, and only compensation is left.
     S4 = "S4"  # Another attempt won.
     CLOSED = "registered-closed"
 
 
 class VerifyStatus(StrEnum):
-    """The paired verifier's word. An error of the verifier leaves PENDING and never makes PASS (A-92)."""
+    """The paired verifier's verdict. An error of the verifier leaves PENDING and never makes PASS (A-92)."""
 
     PENDING = "PENDING"
     PASS = "PASS"  # noqa: S105 - A verdict, not a secret.

@@ -1,7 +1,7 @@
-"""What the registrar's two lists of rules have in common: how a list answers, and what every request must have.
+"""The common parts of the registrar's two lists of rules: how a list answers, and what every request must have.
 
-A list is a tuple of rules in their order. The first rule that holds answers; one rule alone admits, and it asks for
-everything itself. So taking a rule away refuses by falling off the end, and can never let a request in.
+A list is a tuple of rules in their order. The first rule that holds answers. Only one rule admits, and it checks every
+condition itself. So if a rule is removed, a request falls off the end and is refused; it can never be let in by that.
 
 registrar.py holds the list for registrations (T3), compensation.py the one for compensations (A-98).
 """
@@ -56,7 +56,7 @@ CODES: Final[Mapping[str, str]] = {
     REGISTRATION_HOLD: "the gate is closed, or the surface is not proven fit; nothing was written",
     VERIFY_FAILED: "written, and rejected by the verifier (S3): compensation is all that is left",
     COMMIT_FAILED: "the commit failed and everything was rolled back (S1): resolve, then issue again",
-    COMMIT_UNKNOWN: "nobody can tell whether the commit is durable (S1): resolve before anything else",
+    COMMIT_UNKNOWN: "it is unknown whether the commit is durable (S1): resolve before anything else",
     CONSUMED: "resolve: the key is consumed, and this is by what",
     ABSENT: "resolve: nothing is there, and no earlier attempt can come through any more",
     COMPENSATED: "compensate: a compensation was added; the registration stays rejected",
@@ -69,7 +69,7 @@ CODES: Final[Mapping[str, str]] = {
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows, read inside the transaction that decides. Whoever knows nothing is refused."""
+    """The store's facts, read inside the transaction that decides. The defaults, with no fact known, refuse."""
 
     gate_open: bool = False
     surface_fit: bool = False
@@ -101,7 +101,7 @@ class Case(msgspec.Struct, Generic[RequestT, FactsT], frozen=True, kw_only=True)
 
     @property
     def nonce_is_spent(self) -> bool:
-        """The presented nonce was consumed, by whichever key and for whatever."""
+        """The presented nonce was consumed, by any key and for any purpose."""
         return self.facts.nonce is not None and self.facts.nonce.consumed_by is not None
 
     @property
@@ -126,7 +126,7 @@ CaseT_contra = TypeVar("CaseT_contra", contravariant=True)
 
 
 class Rule(msgspec.Struct, Generic[CaseT_contra], frozen=True, kw_only=True):
-    """One row of a list. ``state`` None means: the record's own if it is disclosed, else nobody's business."""
+    """One row of a list. ``state`` None means: the record's own state if it is disclosed, else no state is told."""
 
     row: str
     says: str

@@ -1,4 +1,4 @@
-"""Settings that cannot work, because nobody knows them or they are of the wrong kind, are refused by their names.
+"""Settings that cannot work, because they are unknown or of the wrong kind, are refused by their names.
 
 A misspelt keyword is a ConfigError like any other bad setting, and names the setting that was probably meant. Plain
 callables are decorated with ``knows_its_settings``; values derive from ``SettingsStruct``. Both leave a type checker's
@@ -109,9 +109,9 @@ class SettingsStruct(msgspec.Struct, metaclass=_SettingsMeta, frozen=True, kw_on
 
 
 def check_kinds(said: object, kinds: Kinds, code: str = "bad_setting") -> None:
-    """Raise ConfigError for the first that is none of its types. True is no number here.
+    """Raise ConfigError for the first setting of a wrong type. True is no number here.
 
-    What was given is quoted only where a flag or a number was meant: anything else may hold a secret.
+    The value is quoted only where a flag or a number is expected: any other may hold a secret.
     """
     for names, types, what in kinds:
         for name in names:
@@ -131,9 +131,9 @@ def check_bounds(said: object, *, seconds: Iterable[str], milliseconds: Iterable
 
 
 def several(name: str, given: object, code: str = "bad_setting") -> tuple[Any, ...]:
-    """What a setting lists. One text stands for itself, and not for its letters.
+    """The entries of a setting that is a list. One text is one entry, not a list of its letters.
 
-    What is wrong is told without a quotation: it may be a secret.
+    The error message does not quote the value, which may be a secret.
     """
     if isinstance(given, str):
         return (given,)

@@ -1,7 +1,7 @@
-"""When a table may serve as the registrar's replay store: the criteria, and what follows from them.
+"""When a table may serve as the registrar's replay store: the criteria, and the verdict over them.
 
-Probing a table is the registrar's work; here is only how its proofs are judged. Nothing but a proof counts: a criterion
-that was not probed, or whose probe broke, has failed (REG-6-09).
+The registrar probes a table; this module only judges its proofs. Only a proof counts: a criterion that was not probed,
+or whose probe broke, has failed (REG-6-09).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CRITERIA: Final[Mapping[str, str]] = {
 
 
 class SurfaceVerdict(msgspec.Struct, frozen=True):
-    """What the proofs add up to. ``fit`` is necessary for the gate to open, and not sufficient (A-94)."""
+    """The verdict over all proofs. ``fit`` is necessary for the gate to open, and not sufficient (A-94)."""
 
     fit: bool
     code: str
@@ -38,7 +38,7 @@ class SurfaceVerdict(msgspec.Struct, frozen=True):
 
 
 class SurfaceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found about one table: the verdict, and for each criterion why it failed. No reason is a proof."""
+    """The findings about one table: the verdict, and for each criterion why it failed. No reason means: proven."""
 
     table: str
     verdict: SurfaceVerdict
@@ -56,7 +56,7 @@ class SurfaceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_surface(table: str, reasons: Mapping[str, tuple[str, ...]]) -> SurfaceReport:
-    """Judge what the probes found. A criterion that nobody looked at has failed."""
+    """Judge the findings of the probes. A criterion that was not probed has failed."""
     said = {letter: reasons.get(letter, ("it was not probed",)) for letter in CRITERIA}
     verdict = judge_surface({letter: not why for letter, why in said.items()})
     return SurfaceReport(table=table, verdict=verdict, reasons=said)
