@@ -374,7 +374,7 @@ def _signal_of_attend(call: Call | None, command: Tick, now: Instant) -> Signal:
 def _opened(command: Command) -> Call:
     assert isinstance(command, (Note, ServerReply))
     opening = command.opening
-    assert opening is not None, "whoever tells of a new call says what it is"
+    assert opening is not None, "a command about a new call brings its opening"
     return Call(
         opening.client_correlation_id,
         opening.parent_reference_id,

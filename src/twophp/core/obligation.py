@@ -137,7 +137,7 @@ TABLE: Final[dict[State, dict[Signal, Cell]]] = {
     _O.OVERDUE: {
         _S.RESERVE: _LEAK,  # The holder leaks; the reserve then meets it RolledBack.
         _S.RESERVE_AGAIN: Refuse(LEAK_TIMEOUT, _LEAK),  # It cannot be committed any more, so a success would be false.
-        _S.COMMIT: Refuse(LEAK_TIMEOUT, _LEAK),  # rolled back on the spot, and the caller is told.
+        _S.COMMIT: Refuse(LEAK_TIMEOUT, _LEAK),  # rolled back in the same change, and the caller gets the error.
         _S.ROLLBACK: _ROLL_BACK,  # The owner gave it up by itself: late, but no leak.
         _S.ROLLBACK_STRICT: _ROLL_BACK,
         _S.SCAN: _LEAK,  # OBL-LEAK-5, OBL-LEAK-6
@@ -177,7 +177,7 @@ class Obligation(msgspec.Struct, frozen=True, gc=False):
     settled_at: Instant | None = None
     resolution: Resolution = ""
     due_at: Instant | None = None
-    counted: bool = False  # Whether it takes up a place in its flow's budget while it is Reserved.
+    counted: bool = False  # Whether it counts in its flow's budget while it is Reserved.
 
     @property
     def overdue_at(self) -> Instant:

@@ -1,4 +1,4 @@
-"""The registrar's rules: a logical request is consumed once, whatever nonce or attempt comes.
+"""The registrar's rules: a logical request is consumed once, with any nonce and in any attempt.
 
 Theory. Three identities that are usually one "idempotency key" are kept apart, because each answers another question:
 

@@ -126,7 +126,7 @@ CaseT_contra = TypeVar("CaseT_contra", contravariant=True)
 
 
 class Rule(msgspec.Struct, Generic[CaseT_contra], frozen=True, kw_only=True):
-    """One row of a list. ``state`` None means: the record's own state if it is disclosed, else no state is told."""
+    """One row of a list. ``state`` None means: the record's own state if it is disclosed, else none is given."""
 
     row: str
     says: str
