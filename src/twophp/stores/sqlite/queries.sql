@@ -115,7 +115,7 @@ UPDATE intent SET phase = ?1, version = ?2, confirmed_at = ?3, settled_at = ?4, 
 WHERE id = ?20 AND version = ?21;
 
 -- name: forget_intent
--- It lets go of its keys and its sealed parts. Its ledger row stays.
+-- Its keys and its sealed parts are deleted. Its ledger row stays.
 UPDATE intent SET forgotten = 1, who = NULL, owner = NULL, lease_until = NULL, due_at = NULL, payload = NULL, response = NULL
 WHERE id = ?;
 

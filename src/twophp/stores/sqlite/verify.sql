@@ -42,7 +42,7 @@ LEFT JOIN journal ON journal.seq = (SELECT max(line.seq) FROM journal AS line WH
 ORDER BY live_intent.id;
 
 -- name: facts_of_intent
--- What the lines that registered and settled it bind, whether one lets go of its payload or of all of it, and which of its
+-- What the lines that registered and settled it bind, whether one deletes its payload or all of it, and which of its
 -- sealed parts are there.
 SELECT
     (SELECT detail FROM journal WHERE record = ?1 AND before = 'ABSENT' ORDER BY seq LIMIT 1),

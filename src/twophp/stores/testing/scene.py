@@ -1,4 +1,4 @@
-"""The stage every part of the contract plays on: a clock that is set by hand, and short ways to drive the machines."""
+"""The fixtures of every part of the contract: a clock that the test sets, and short ways to drive the machines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OpenStore: TypeAlias = Callable[[Clock], AbstractAsyncContextManager[AuditableSt
 
 
 class HandClock:
-    """A clock that moves when it is told to, in either direction."""
+    """A clock that moves only when the test sets it, in either direction."""
 
     def __init__(self) -> None:
         self.now: Instant = T0
@@ -87,7 +87,7 @@ class Stage:
 
     @pytest.fixture
     def clock(self) -> HandClock:
-        """The time, by hand."""
+        """The clock that the test sets."""
         return HandClock()
 
     @pytest.fixture
