@@ -1,7 +1,7 @@
-"""The outbox once more, as its prose tells it: debts, workers who may die, and receivers who count.
+"""A model of the outbox, written from its prose: debts, workers who may die, and receivers who count.
 
-The model has no table: a debt knows how often somebody set out with it, whether it arrived, and until when whoever
-has it is trusted to come back. ``World`` plays the surroundings and compares after every step.
+The model has no table: a debt knows how many attempts were begun, whether one was received, and when the lease of the
+running one ends. ``World`` plays the surroundings and compares after every step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TRIES = Tries(attempts=3, first_delay_ms=10, factor=2, attempt_ms=5, lease_ms=7,
 
 @dataclass
 class Debt:
-    """One thing that is owed."""
+    """One piece of owed work."""
 
-    until: int  # When somebody has to look again.
+    until: int  # When the next visit is due.
     tries: int = 0
-    out: bool = False  # Somebody set out with it.
+    out: bool = False  # An attempt runs.
     arrived: bool = False
     given_up: bool = False
 
@@ -47,7 +47,7 @@ class Debt:
         return GO
 
     def come_back(self, attempt: int, now: int, jitter: float) -> str:
-        """Somebody returns with it. Only the one who is trusted to have it can."""
+        """An attempt reports its failure. Only the running one counts."""
         if self.arrived or not self.out or attempt != self.tries:
             return NOTHING
         if self.tries == TRIES.attempts:
@@ -146,7 +146,7 @@ def history_tells_all(world: World) -> None:
 
 
 def ends(world: World) -> None:
-    """If somebody comes by whenever something is due, every job comes to its end and is forgotten."""
+    """If every due job is visited, every job comes to its end and is forgotten."""
     for _ in range(100):
         if not world.jobs:
             return

@@ -120,7 +120,7 @@ class World:
         return leaked
 
     def _holder(self, command: Reserve) -> Obligation | None:
-        """Whoever holds flow and key; else whoever held them last, which a store may find and which must not matter."""
+        """The holder of flow and key; else the last holder, which a store may find and which must not matter."""
         if not command.key:
             return None
         name = self.held.get(obligation.by_flow_and_key(command.flow, command.key))
@@ -222,7 +222,7 @@ def inv_obl_audit_complete(world: World) -> None:
 
 
 def inv_obl_scan_periodic(world: World) -> None:
-    """A scan finds whatever is overdue by its due time alone, however long the last one is ago, and reports itself."""
+    """A scan finds every overdue obligation by its due time alone, at any interval of scans, and reports itself."""
     overdue = {
         name for name, record in world.records.items() if record.due_at is not None and record.due_at <= world.now
     }

@@ -159,7 +159,7 @@ class Call:
         return GO
 
     def attend(self, command: Tick, now: int) -> str:
-        """Whatever time makes due, one thing a visit; and what the dead have left, at once."""
+        """Do one due step a visit; take over a dead owner's intent at once."""
         left_behind = self.phase == "PROCESSING" and self.owner == command.dead_owner
         if not left_behind and (self.due_at is None or now < self.due_at):
             return NOTHING
@@ -170,7 +170,7 @@ class Call:
             self.grow_old(now)
         elif self.phase == "PROCESSING":
             self.lease_until = now + self.policy.lease_ms
-            if left_behind or self.owner != command.live_owner:  # Nobody is taken over who is known to live.
+            if left_behind or self.owner != command.live_owner:  # An owner that is known to live is not taken over.
                 self.fence, self.owner = self.fence + 1, command.owner
         elif self.payload_kept:
             self.payload_kept, self.purged_at = False, now

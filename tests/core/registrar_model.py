@@ -125,7 +125,7 @@ class World:
 
 
 def expected_of_known(known: Known, request: RegistrationRequest, *, fresh: bool, raced: bool) -> str:
-    """The key was consumed by this very request: whatever is said, the prior result goes with it."""
+    """The key was consumed by this very request: every answer carries the prior result."""
     own_nonce = known.nonce == request.authorization_nonce
     if own_nonce and not fresh:
         return "REPLAY_STALE_ROW"
@@ -137,7 +137,7 @@ def expected_of_known(known: Known, request: RegistrationRequest, *, fresh: bool
 
 
 def effect_of(request: RegistrationRequest) -> tuple[str, ...]:
-    """What is done, whatever key it goes by (A-91)."""
+    """The effect of a request, independent of its logical key (A-91)."""
     return request.canonical_operation, request.canonical_target, request.deployed_artifact_hash, request.run_id
 
 

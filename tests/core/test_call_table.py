@@ -230,7 +230,7 @@ def test_what_was_given_up_says_what_was_told_until_its_deadline_has_passed() ->
     assert (GIVEN_UP.due_at, GIVEN_UP.owner) == (DEADLINE, "")
     for visit in (Tick(owner="other"), Tick(owner="other", dead_driver="")):
         early = decide(GIVEN_UP, visit, DEADLINE - 1)
-        assert (early.changed, early.code) == (False, None), "nobody drives it, and nobody may"
+        assert (early.changed, early.code) == (False, None), "it has no driver, and none may take it over"
     noticed = decide(GIVEN_UP, Tick(owner="other"), DEADLINE + 5_000)
     assert noticed.call is not None
     ended = client_entry(noticed.call, WRITER)

@@ -33,7 +33,7 @@ class Choices:
         self.world.attend(self.pick(("a", "b", "c", "nobody")))
 
     def attempt(self) -> tuple[str, int]:
-        """Any that may still speak, also one that was taken over long ago, or nobody's."""
+        """An attempt that may still report: also one that was taken over long ago, or one that was never made."""
         found: tuple[str, int] = self.pick((*self.world.under_way[-6:], ("nobody", 1)))
         return found
 

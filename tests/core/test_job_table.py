@@ -187,7 +187,7 @@ def test_a_wait_lies_in_the_upper_half_and_grows(attempts: int, first_ms: int, f
 @STEADY
 @given(st.floats(0, 1), st.booleans())
 def test_a_job_ends_in_time_whatever_fails(jitter: float, crashes: bool) -> None:
-    """Each attempt fails at the end of its time, or its process dies and somebody comes by when the lease ends."""
+    """Each attempt fails at the end of its time, or its process dies and a visit comes when the lease ends."""
     job, now, begun = made(decide(None, enqueue(started=True), T0)), T0, 1
     while job.state is not State.DEAD:
         if crashes or job.state is State.PENDING:

@@ -31,7 +31,7 @@ class Choices:
         self.world, self.pick = world, pick
 
     def name(self) -> str:
-        """Some obligation: any, or one that nobody made."""
+        """The name of one of the last obligations, or of one that does not exist."""
         names = [*self.world.records][-8:]
         name: str = self.pick((*names, "nobody"))
         return name

@@ -268,7 +268,7 @@ def test_the_scan_rolls_back_what_is_at_or_over_its_timeout() -> None:
     decision = decide(reserved(), Scan(), OVERDUE)
     assert (made(decision).state, made(decision).resolution) == (State.ROLLED_BACK, "leak_scan")
     assert events(decision) == [("o1", "OBL-004")]
-    assert decision.steps[0].trace_id == "t-reserve"  # Its own: nobody called.
+    assert decision.steps[0].trace_id == "t-reserve"  # Its own: the scan has none.
 
 
 @pytest.mark.req("T4-4")

@@ -31,7 +31,7 @@ LAGS = (
     21,
     100,
 )  # How long a request stood in the server's queue, the grace and its neighbours included.
-FENCES = (-1, 0, 0, 0, 1)  # Relative to the newest: the old owner, the holder, one that nobody has.
+FENCES = (-1, 0, 0, 0, 1)  # Relative to the newest: the old owner, the holder, one that was never given.
 JUMPS = (0, 1, 5, 20, 60, 100, 500)
 
 
@@ -87,7 +87,7 @@ class Choices:
         return command
 
     def attend(self, _name: str) -> Tick:
-        """The sweeper knows of nobody, or that one owner is dead, or that one lives."""
+        """The sweeper knows no owner's state, or that one owner is dead, or that one lives."""
         dead, live = self.pick(((None, None), (None, None), ("w1", None), (None, "w1"), ("w2", "w1"), (None, "w9")))
         return Tick(owner="w9", dead_owner=dead, live_owner=live)
 

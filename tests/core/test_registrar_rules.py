@@ -50,7 +50,7 @@ YEARS = 10**11
 
 
 class Untouchable:
-    """A nonce record that nobody may look into."""
+    """A nonce record that fails the test when a rule reads it."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the nonce's {name} was examined")

@@ -1,4 +1,4 @@
-"""Somebody who knows the file format and has write access: lines edited, cut, moved, and chains made to fit again."""
+"""A forger with write access who knows the file format: lines edited, cut, moved, and chains made to fit again."""
 
 from __future__ import annotations
 

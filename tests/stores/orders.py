@@ -122,7 +122,7 @@ async def everything_opens(path: Path, numbers: range) -> bool:
 
 
 def raw(path: Path, sql: str, *bindings: object) -> list[tuple[object, ...]]:
-    """Somebody with access to the file, and no business in it. Triggers are off, constraints too."""
+    """Edit the file as an intruder with write access does. Triggers are off, constraints too."""
     connection = apsw.Connection(str(path))
     try:
         connection.execute("PRAGMA ignore_check_constraints = ON")

@@ -12,7 +12,7 @@ from twophp.stores.testing import scene
 
 
 async def main(path: str, rounds: int, name: str) -> None:
-    """Wait for everybody, then report every version of the common record that this process has made."""
+    """Wait for all processes, then report every version of the common record that this process has made."""
     common = by_pair("client-common", "server-common")
     async with SQLiteStore(path, clock=scene.HandClock()) as store:
         print("ready", flush=True)  # noqa: T201

@@ -1,4 +1,4 @@
-"""The handle for threads: whoever comes first writes for all who wait, and an interrupt harms nobody else."""
+"""The handle for threads: the first thread writes for all that wait, and an interrupt affects no other thread."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_after_a_failed_commit_it_is_opened_anew(
 
 
 def test_reopening_writes_over_what_failed(handle: BlockingSQLite, path: str) -> None:
-    """A commit whose sync failed lies behind the end of the log, and whoever recovers from a crash would find it."""
+    """A commit whose sync failed lies behind the end of the log, and a recovery from a crash would find it."""
     written = _opened(path)
     handle.reopen()
     assert _opened(path) == written + 1

@@ -14,7 +14,7 @@ from twophp.stores.sqlite.verify import verify
 
 
 async def lose(service: Orders, n: int) -> None:
-    """An order of which nobody knows whether it was taken."""
+    """Make an order whose effects are unknown."""
     await service.register(n)
     intent = await service.confirm(n)
     command = Settle(fence=intent.fence, succeeded=False, status=500, indeterminate=True)

@@ -51,7 +51,7 @@ def no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TWOPHP_KEYS_FILE", raising=False)
 
 
-# A ring that somebody has.
+# A ring that a callable provides.
 
 
 @pytest.mark.req("A-62")
@@ -248,7 +248,7 @@ def test_an_empty_database_without_a_ring_gets_one(tmp_path: Path) -> None:
 
 
 def test_rows_sealed_by_a_process_that_was_quicker_are_no_loss(tmp_path: Path) -> None:
-    """Whoever finds sealed rows looks for the ring once more: it was made before they were."""
+    """A process that finds sealed rows looks for the ring once more: it was made before the rows."""
     file = RingFile(tmp_path / "ring")
 
     def another_starts_meanwhile() -> bool:

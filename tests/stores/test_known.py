@@ -53,7 +53,7 @@ async def theirs(ours: SQLiteStore, path: str, clock: scene.HandClock) -> AsyncI
 
 
 async def told(store: SQLiteStore, key: Key) -> Any:
-    """What a change that only looks is told, as a replay is."""
+    """The answer of a command that only reads, as a replay does."""
     return await store.transact(AdHocCommand((key,), lambda records: Change(answer=records.get(key))))
 
 
@@ -174,7 +174,7 @@ async def test_a_failed_batch_leaves_nothing_in_doubt(ours: SQLiteStore, theirs:
 async def test_one_that_was_read_beside_another_and_is_forgotten_since_is_not_remembered(
     ours: SQLiteStore, theirs: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was doubted, and read anew because its client's id is also somebody else's: one slot of it may be left."""
+    """A doubted intent is read anew because another principal uses the same client id: one slot of it may be left."""
     monkeypatch.setattr(record_cache, "GENERATION", 1)
     intent = await scene.register(ours, "mine")
     await scene.register(theirs, "theirs")

@@ -1,4 +1,4 @@
-"""A file of schema 12 becomes one of today: nothing is lost, whatever interrupts it, and its journal still holds."""
+"""A file of schema 12 becomes one of today: no interruption loses a row, and its journal still holds."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_old_tables_are_refused_to_readers_until_it_is_done(old: Path) -> No
         with pytest.raises(SchemaMismatch, match="start its service once, which migrates it") as refused:
             verify(str(old))
         assert refused.value.code == "schema_too_old"
-        assert holds_seals(str(old)), "nobody makes another ring meanwhile"
+        assert holds_seals(str(old)), "no process makes another ring until it is migrated"
 
 
 def stop_after(path: Path, is_end: Callable[[int], bool]) -> None:
@@ -214,7 +214,7 @@ def test_a_checkpoint_of_another_process_stops_nobody(old: Path) -> None:
 
 
 def held_by_another_process(shared_memory: Path) -> tuple[int, int]:
-    """The lock of whoever checkpoints: byte 121 of the shared memory. Held until the descriptor is closed."""
+    """The lock of a checkpoint: byte 121 of the shared memory. Held until the descriptor is closed."""
     is_held, held = os.pipe()
     wait, ours = os.pipe()
     child = os.fork()

@@ -61,7 +61,7 @@ def count_commits(store: SQLiteStore) -> Counter[str]:
 
 @pytest.fixture
 def other(path: str) -> Iterator[apsw.Connection]:
-    """Somebody else with the same file."""
+    """A connection of another program to the same file."""
     found = apsw.Connection(path)
     yield found
     found.close()
@@ -250,7 +250,7 @@ async def test_a_bad_change_costs_the_others_one_more_round_at_most(
 
 
 async def test_after_a_bad_change_nothing_stale_is_known(store: SQLiteStore) -> None:
-    """Reserve, settle and a bad change in one batch: the key that was let go is free for the next."""
+    """Reserve, settle and a bad change in one batch: the key that was freed can be taken by the next."""
     thief = scene.obligation_change(scene.fresh_obligation("thief", "other")).puts
     await scene.reserve(store, "holder", "other")
     outcomes = await asyncio.gather(
@@ -353,7 +353,7 @@ async def test_a_lock_that_never_comes_free_is_an_error(
 
 
 async def test_another_connections_commit_is_noticed(store: SQLiteStore, other: apsw.Connection) -> None:
-    """What this handle knows it knows only until somebody else writes."""
+    """The records that this handle has cached count only until another connection writes."""
     intent = await register(store)
     other.execute("UPDATE intent SET version = 7")
     assert (await scene.read(store, scene.pair_of(intent))).version == 7
@@ -405,7 +405,7 @@ async def test_processes_share_a_file_without_losing_anything(store: SQLiteStore
         await asyncio.create_subprocess_exec(*program, str(number), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for number in range(PROCESSES)
     ]
-    for process in processes:  # Nobody starts before everybody is there.
+    for process in processes:  # No process starts before all are ready.
         assert process.stdout is not None
         assert await process.stdout.readline() == b"ready\n"
     outputs = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
@@ -418,7 +418,7 @@ async def test_processes_share_a_file_without_losing_anything(store: SQLiteStore
 
 
 async def test_a_copy_of_the_files_is_a_database(store: SQLiteStore, path: str, tmp_path: Path) -> None:
-    """Whatever was acknowledged is in the file and its log, at any moment."""
+    """Every acknowledged change is in the file and its log, at any moment."""
     intent = await register(store, seals={"payload": scene.sealed(b"payload")})
     copy = tmp_path / "copy"
     copy.mkdir()

@@ -58,7 +58,7 @@ async def store(path: str) -> AsyncIterator[SQLiteStore]:
 @pytest.mark.parametrize(
     "bad",
     [
-        "INSERT INTO mine (id, customer) VALUES (1, 99)",  # Found out by COMMIT alone, and that is everybody's.
+        "INSERT INTO mine (id, customer) VALUES (1, 99)",  # Only COMMIT would find it, and fail for the whole batch.
         "INSERT OR ROLLBACK INTO mine (id, x) VALUES (1, 11)",
         "INSERT INTO mine (id) VALUES (13)",
         "PRAGMA query_only = on",  # No rollback would take it back.
@@ -116,7 +116,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_commit_leaves_a_ledger_to_go_on_wit
     path, go_on = tmp_path / "orders.db", threading.Event()
 
     async def cut_short() -> None:
-        store = SQLiteStore(str(path), clock=scene.HandClock())  # Nobody closes it.
+        store = SQLiteStore(str(path), clock=scene.HandClock())  # It is never closed.
         await open_ledger(store, "orders", lambda: LEDGER_ID)
         await register(store, "0")
         committing = hold_the_commits(store, go_on)
@@ -159,7 +159,7 @@ def hold_the_commits(store: SQLiteStore, until: threading.Event) -> asyncio.Even
 
 
 def test_a_writer_that_was_cancelled_before_it_began_is_followed_by_another(path: str) -> None:
-    """The loop's end cancels what it has not begun yet, and whoever cleans up then must not wait for ever."""
+    """The loop's end cancels tasks that have not begun, and a task that cleans up then must not wait for ever."""
 
     async def main() -> None:
         store = SQLiteStore(path, clock=scene.HandClock())

@@ -109,12 +109,12 @@ async def test_a_callback_may_submit_more(store: WholeStore) -> None:
     assert await said(store) == ["one", "one two"]
 
 
-async def test_a_callback_runs_in_nobodys_context(store: WholeStore) -> None:
-    request: ContextVar[str] = ContextVar("request", default="nobody's")
+async def test_a_callback_runs_in_no_requests_context(store: WholeStore) -> None:
+    request: ContextVar[str] = ContextVar("request", default="none")
     over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     request.set("mine")
     store.submit(AdHocCommand((), saying("one")), lambda _answer, _error: over.set_result(request.get()))
-    assert await over == "nobody's"
+    assert await over == "none"
 
 
 # What only SQLite does: it queues.

@@ -23,7 +23,7 @@ def anyio_backend() -> str:
 
 
 def wait_until_durable(path: Path) -> None:
-    """With the loop standing still: nobody is told meanwhile."""
+    """Block the loop, so that no caller is answered in the meantime."""
     outside = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
     until = steady_seconds() + 60
     while outside.execute("SELECT phase FROM intent").get != Phase.PROCESSING:
@@ -58,4 +58,4 @@ async def test_a_process_does_not_take_over_what_it_has_confirmed_and_not_heard_
         clock.now += POLICY.lease_ms + 1  # What stood for so long may have been the disk, or this loop.
         await service.intents.sweep(lambda _intent: POLICY, "worker", before=clock() + 1, running=lambda: running)
         assert [(one.phase, one.fence) for one in running] == [(Phase.PROCESSING, 1)]
-        assert (await service.find(1)).fence == 1, "nobody has taken it over"
+        assert (await service.find(1)).fence == 1, "no sweep has taken it over"

@@ -1,4 +1,4 @@
-"""Whoever can write to the file, and does not have the keys: what they change is refused by the server and found."""
+"""An intruder can write to the file and does not have the keys: the server refuses each edit, and verify finds it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_verify_with_the_ring_finds_a_part_that_was_moved_to_another_row(databas
         "UPDATE intent SET response = (SELECT response FROM intent WHERE server_correlation_id = 's0')"
         " WHERE server_correlation_id = 's1'",
     )
-    assert verify(str(database)).holds, "without the ring nobody can tell"
+    assert verify(str(database)).holds, "without the ring it cannot be found"
     report = verify(str(database), vault=open_vault(f"sqlite:///{database}"))
     assert [(finding.what, finding.subject) for finding in report.findings] == [("seal_unopened", "s1")]
 

@@ -1,4 +1,4 @@
-"""Each kind of tampering is found, with its place; and nothing is found where nobody tampered."""
+"""Each kind of tampering is found, with its place; and an untouched database has no finding."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_empty_database_holds(tmp_path: Path) -> None:
 
 
 def test_a_database_in_use_holds_at_every_moment(tmp_path: Path) -> None:
-    """Renewals, purges and forgetting too: whatever the machine does by itself is no finding."""
+    """Renewals, purges and forgetting too: no change that the machine makes by itself is a finding."""
 
     async def scenario() -> None:
         clock, path = HandClock(), tmp_path / "orders.db"
@@ -436,7 +436,7 @@ def test_progress_reaches_its_end_and_memory_does_not_grow(tmp_path: Path) -> No
         tracemalloc.stop()
         return peaked
 
-    peak(10)  # Whatever is made once is made by now.
+    peak(10)  # Everything that is allocated once is allocated now.
     assert peak(3_000) < peak(1_200) + 100_000  # A whole batch is in memory at a time, and has 512 lines at most.
 
 

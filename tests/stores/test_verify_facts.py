@@ -60,7 +60,7 @@ def test_a_deleted_seal_is_found(database: Path, part: str) -> None:
 
 
 def lose_payload(path: Path, which: str) -> None:
-    """What somebody does who wants nobody to miss it: the seal, and every word about it in record and ledger row."""
+    """Delete a payload and its traces: the seal, and every column about it in record and ledger row."""
     for statement in (
         "UPDATE intent SET payload = NULL WHERE id",
         "UPDATE intent SET has_payload = 0 WHERE id",

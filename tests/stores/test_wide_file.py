@@ -45,7 +45,7 @@ def test_keys_with_the_same_hashes_are_kept_apart(
         assert found(path) == []
         await forgotten(path)
         async with orders(path, clock=HandClock(HandClock().now + 9 * POLICY.horizon_ms)) as service:
-            assert (await service.take(4)).phase is Phase.COMMITTED, "a key that was let go of can be used again"
+            assert (await service.take(4)).phase is Phase.COMMITTED, "a key that was freed can be used again"
 
     asyncio.run(scenario())
 

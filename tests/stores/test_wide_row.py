@@ -49,7 +49,7 @@ async def test_two_callers_may_use_the_same_client_id(store: SQLiteStore) -> Non
 
 
 async def test_the_index_itself_refuses_a_key_twice(store: SQLiteStore) -> None:
-    """Whatever a writer believes: the file takes a key once."""
+    """Even if a writer's cache is wrong, the file takes a key once."""
     await register(store)
     await register(store, "2")
     with pytest.raises(apsw.ConstraintError, match="UNIQUE"):
