@@ -387,7 +387,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 
 @STEADY
 @given(st.lists(st.tuples(COMMANDS, st.integers(0, 10_000)), max_size=12))
-def test_whatever_comes_no_cell_that_cannot_be_is_reached_and_every_row_is_sound(
+def test_no_sequence_reaches_an_impossible_cell_and_every_row_is_sound(
     steps: list[tuple[Command, int]],
 ) -> None:
     call: Call | None = None

@@ -122,7 +122,7 @@ def test_an_attempt_begins_with_its_lease() -> None:
 
 
 @pytest.mark.req("A-39")
-def test_an_attempt_that_nobody_ended_is_made_again_and_the_last_one_is_the_last() -> None:
+def test_an_attempt_without_an_end_is_made_again_and_the_last_one_is_the_last() -> None:
     decision = decide(RUNNING, Tick(), LEASE_END, TRIES)
     job = made(decision)
     assert (job.state, job.attempts, job.last_error) == (State.RUNNING, 2, "lease_expired")
@@ -148,7 +148,7 @@ def test_the_failure_of_an_attempt_that_was_taken_over_means_nothing(found: Job 
 
 
 @pytest.mark.parametrize("found", [PENDING, RUNNING, AGAIN, DEAD], ids=lambda job: job.state)
-def test_what_was_received_was_received_whoever_says_so(found: Job) -> None:
+def test_a_success_counts_from_any_attempt(found: Job) -> None:
     decision = decide(found, Delivered(attempt=1), LEASE_END + 9, TRIES)
     job = made(decision)
     assert (job.state, job.last_error) == (State.DELIVERED, "")
@@ -186,7 +186,7 @@ def test_a_wait_lies_in_the_upper_half_and_grows(attempts: int, first_ms: int, f
 
 @STEADY
 @given(st.floats(0, 1), st.booleans())
-def test_a_job_ends_in_time_whatever_fails(jitter: float, crashes: bool) -> None:
+def test_a_job_ends_in_time_at_every_failure(jitter: float, crashes: bool) -> None:
     """Each attempt fails at the end of its time, or its process dies and a visit comes when the lease ends."""
     job, now, begun = made(decide(None, enqueue(started=True), T0)), T0, 1
     while job.state is not State.DEAD:

@@ -252,7 +252,7 @@ def test_a_confirm_that_queued_through_the_whole_grace_is_refused(find: Find) ->
 
 
 @pytest.mark.req("A-20", "P-8.2-a", "T1-11")
-def test_reject_refuses_whatever_arrives_inside_the_grace() -> None:
+def test_reject_refuses_every_confirm_inside_the_grace() -> None:
     for at in (DEADLINE, DEADLINE + DELTA // 2, ABANDONED - 1):
         decision = decide(waiting(), confirm(at, guard_passed=True), at, REJECT)
         assert (decision.code, after(decision).phase) == (phase.TTL_EXPIRED, Phase.TTL_EXPIRED)
@@ -354,7 +354,7 @@ def test_the_holder_settles(succeeded: bool, last: Phase) -> None:
 
 
 @pytest.mark.req("A-34")
-def test_the_holder_may_say_that_nobody_knows() -> None:
+def test_the_holder_may_report_an_unknown_outcome() -> None:
     lost = Settle(fence=1, succeeded=False, status=500, indeterminate=True)
     decision = decide(processing(), lost, T0 + 9, REJECT)
     intent = after(decision)
@@ -367,7 +367,7 @@ def test_the_holder_may_say_that_nobody_knows() -> None:
 
 
 @pytest.mark.req("A-34")
-def test_whoever_recovers_takes_the_fence_and_the_old_holder_can_no_longer_settle() -> None:
+def test_a_recovery_takes_the_fence_and_the_old_holder_can_no_longer_settle() -> None:
     known = processing()
     assert known.lease_until is not None
     assert decide(known, Tick(owner="worker-2"), known.lease_until - 1, REJECT).verdict == Ignore()
@@ -418,13 +418,13 @@ def test_a_heartbeat_extends_the_lease_and_keeps_the_fence() -> None:
 
 
 @pytest.mark.req("A-34")
-def test_a_lease_that_ran_out_still_settles_while_nobody_took_it_over() -> None:
+def test_a_lease_that_ran_out_still_settles_until_it_is_taken_over() -> None:
     assert after(decide(processing(), settle(), ABANDONED + 10**6, REJECT)).phase is Phase.COMMITTED
 
 
 @pytest.mark.parametrize("find", [waiting, expired, abandoned])
 @pytest.mark.parametrize("command", [settle(0), settle(0, succeeded=False), settle(9), Renew(fence=0), Renew(fence=9)])
-def test_nobody_settles_what_does_not_run(find: Find, command: Command) -> None:
+def test_an_intent_that_does_not_run_cannot_be_settled(find: Find, command: Command) -> None:
     assert decide(find(REJECT), command, ABANDONED, REJECT).code == phase.NOT_PROCESSING
 
 

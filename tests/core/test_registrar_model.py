@@ -203,7 +203,9 @@ def test_no_time_and_no_nonce_frees_a_consumed_key(known: Facts, now: int, nonce
 
 @given(requests, facts, instants, st.integers(0, len(RULES) - 1))
 @STEADY
-def test_taking_a_rule_away_lets_nobody_in(request_: RegistrationRequest, known: Facts, now: int, index: int) -> None:
+def test_taking_a_rule_away_lets_no_request_in(
+    request_: RegistrationRequest, known: Facts, now: int, index: int
+) -> None:
     allowed = decide(request_, known, now).admitted
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registrar, "RULES", RULES[:index] + RULES[index + 1 :])

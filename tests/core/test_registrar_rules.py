@@ -78,7 +78,7 @@ def test_under_hold_nothing_is_admitted_and_nothing_is_shown(known: Facts) -> No
 
 
 @pytest.mark.req("T3-0")
-def test_whoever_knows_nothing_is_refused() -> None:
+def test_without_facts_every_request_is_refused() -> None:
     assert not decide(REQUEST, Facts(), T0).admitted
 
 

@@ -69,7 +69,7 @@ def test_what_was_handed_over_goes_with_the_next_that_is_waited_for(handle: Bloc
     assert (handle._writer.load().batches, handle._writer.load().changes) == (1, 2)
 
 
-def test_whoever_waits_while_another_writes_shares_the_next_flush(handle: BlockingSQLite, path: str) -> None:
+def test_threads_that_wait_while_another_writes_share_the_next_flush(handle: BlockingSQLite, path: str) -> None:
     inside, go = threading.Event(), threading.Event()
 
     def slow(_records: Records) -> Change:
@@ -100,7 +100,7 @@ def test_a_decision_that_fails_is_its_callers_alone(handle: BlockingSQLite, path
     assert noted(path) == {"good"}
 
 
-def test_a_thread_that_is_interrupted_tells_the_others_that_nobody_knows(handle: BlockingSQLite, path: str) -> None:
+def test_an_interrupted_thread_gives_the_others_an_unknown_outcome(handle: BlockingSQLite, path: str) -> None:
     told: list[tuple[Any, Exception | None]] = []
 
     def interrupted(_records: Records) -> Change:
@@ -188,7 +188,7 @@ def test_it_is_bounded_and_it_ends(path: str) -> None:
     assert refusal.value.code == "store_closed"
 
 
-def test_it_waits_for_whoever_else_writes(handle: BlockingSQLite, path: str) -> None:
+def test_it_waits_for_another_writer(handle: BlockingSQLite, path: str) -> None:
     other = apsw.Connection(path)
     other.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(1) as threads:

@@ -118,7 +118,7 @@ def test_no_child_gets_what_its_parent_has_drawn() -> None:
 
 
 @pytest.mark.req("A-52")
-def test_a_count_of_the_kernel_that_cannot_be_read_stops_nobody() -> None:
+def test_an_unreadable_counter_of_the_kernel_is_no_error() -> None:
     """Every COMMIT is measured with it: one that is durable would be reported as not written."""
     stat = clock._SchedStat()
     nothing = os.open(os.devnull, os.O_RDONLY)

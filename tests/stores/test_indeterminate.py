@@ -33,7 +33,7 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.mark.req("A-34")
-def test_whoever_edits_it_away_is_found(database: Path) -> None:
+def test_an_edit_that_hides_it_is_found(database: Path) -> None:
     assert verify(str(database)).holds
     raw(database, "UPDATE intent SET indeterminate = 0 WHERE server_correlation_id = 's2'")
     assert {(what, subject) for what, _seq, subject in found(database)} >= {("record_differs", "s2")}

@@ -70,7 +70,7 @@ def watch_reads(store: SQLiteStore) -> list[str]:
     return seen
 
 
-async def test_an_intent_that_nobody_else_touched_is_not_read_again(ours: SQLiteStore, theirs: SQLiteStore) -> None:
+async def test_an_intent_that_no_other_handle_changed_is_not_read_again(ours: SQLiteStore, theirs: SQLiteStore) -> None:
     intent = await scene.register(ours, "mine")
     seen = watch_reads(ours)
     await scene.register(theirs, "theirs")
@@ -95,9 +95,7 @@ async def test_a_change_is_made_on_what_another_handle_has_renewed(ours: SQLiteS
     assert (await scene.settle(ours, intent)).version == renewed.version + 1
 
 
-async def test_whoever_was_overtaken_cannot_settle(
-    ours: SQLiteStore, theirs: SQLiteStore, clock: scene.HandClock
-) -> None:
+async def test_an_overtaken_owner_cannot_settle(ours: SQLiteStore, theirs: SQLiteStore, clock: scene.HandClock) -> None:
     intent = await scene.confirm(ours, await scene.register(ours, "1"))
     clock.now += scene.POLICY.lease_ms + 1
     taken = scene.found(await scene.attend(theirs, intent))

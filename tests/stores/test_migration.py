@@ -101,7 +101,7 @@ def test_life_goes_on_with_what_was_migrated(old: Path) -> None:
     ("DELETE FROM old_journal WHERE seq > 10", "truncated"),
     ("UPDATE head SET hash = x'00'", "rewritten_head"),
 ])  # fmt: skip
-def test_whoever_changes_the_old_journal_is_found(old: Path, tampering: tuple[str, str]) -> None:
+def test_a_change_of_the_old_journal_is_found(old: Path, tampering: tuple[str, str]) -> None:
     upgrade(old)
     statement, what = tampering
     with pytest.raises(apsw.ConstraintError) if "old_journal" in statement else _nothing():
@@ -196,7 +196,7 @@ def test_two_may_migrate_at_once(old: Path) -> None:
     assert told(old) == before
 
 
-def test_a_checkpoint_of_another_process_stops_nobody(old: Path) -> None:
+def test_a_checkpoint_of_another_process_does_not_stop_the_migration(old: Path) -> None:
     before = told(old.with_name("orders.db"))
     other = open_connection(str(old))  # Whose log and shared memory are there from here on.
     other.execute("SELECT count(*) FROM sqlite_schema")

@@ -65,13 +65,13 @@ def test_apsw_and_other_files_are_as_open_as_ever(path: Path, tmp_path: Path) ->
             assert other.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_ledger_that_was_closed_is_anybodys(path: Path) -> None:
+def test_another_library_may_open_a_closed_ledger(path: Path) -> None:
     asyncio.run(SQLiteStore(str(path)).close())
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT count(*) FROM entry").fetchone() == (0,)
 
 
-def test_whoever_opens_or_closes_it_in_another_thread_is_no_other_library(path: Path) -> None:
+def test_another_thread_that_opens_or_closes_it_is_no_other_library(path: Path) -> None:
     """There is a moment when apsw has the file open and does not say so."""
     failed: list[BaseException] = []
 

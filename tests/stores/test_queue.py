@@ -100,7 +100,7 @@ async def test_the_background_takes_a_tenth_of_the_writer_while_requests_wait() 
 
 
 @pytest.mark.req("P-9.3-a")
-async def test_the_background_does_not_rest_when_nobody_asks() -> None:
+async def test_the_background_does_not_rest_without_requests() -> None:
     seconds = Stopwatch()
     queue = a_queue(seconds)
     for _ in range(3 * BITE):

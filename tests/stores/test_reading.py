@@ -33,7 +33,7 @@ def files(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.parent.iterdir()}
 
 
-async def test_a_database_that_nobody_has_open_is_left_as_it_is(database: Path) -> None:
+async def test_a_database_that_no_process_has_open_is_left_as_it_is(database: Path) -> None:
     before = files(database)
     with ledger_reader(str(database)) as ledger:
         assert [row.phase for row in ledger.entries(Tail())] == [Phase.COMMITTED]
@@ -67,7 +67,7 @@ async def test_a_link_leads_to_what_the_running_service_has_written(database: Pa
             assert [row.phase for row in reader.entries(Find("s7"))] == [Phase.COMMITTED]
 
 
-async def test_a_service_that_starts_and_ends_meanwhile_makes_the_reading_void(database: Path) -> None:
+async def test_a_service_that_starts_and_ends_during_a_reading_makes_it_void(database: Path) -> None:
     async def visit() -> None:
         with ledger_reader(str(database)) as ledger:
             ledger.entries(Tail())

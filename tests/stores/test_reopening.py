@@ -88,7 +88,7 @@ async def test_what_was_closed_stays_closed_and_says_so(tmp_path: Path) -> None:
         assert refusal.value.code == "store_closed"
 
 
-async def test_whoever_closes_while_another_reopens_closes_for_good(tmp_path: Path) -> None:
+async def test_a_close_during_a_reopen_closes_for_good(tmp_path: Path) -> None:
     store = SQLiteStore(str(tmp_path / "ledger.db"))
     open_before = len(apsw.connections())
     other = apsw.Connection(store.path)

@@ -99,7 +99,7 @@ def test_a_killed_rotation_goes_on_and_loses_nothing(database: Path, pages: int)
     assert asyncio.run(everything_opens(database, ORDERS))
 
 
-def test_traffic_goes_on_meanwhile(database: Path) -> None:
+def test_traffic_goes_on_during_a_rotation(database: Path) -> None:
     """New orders are taken between any two pages; one service knows of the new key, the other does not."""
     more = range(100, 120)
 
@@ -232,7 +232,7 @@ def test_large_payloads_make_small_pages(tmp_path: Path, monkeypatch: pytest.Mon
     assert pages == [0, 1, 2, 3]
 
 
-def test_an_empty_database_has_nothing_to_do_and_one_of_nobody_is_refused(tmp_path: Path) -> None:
+def test_an_empty_database_has_nothing_to_do_and_one_without_a_service_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
 
     async def make() -> None:

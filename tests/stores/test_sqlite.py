@@ -190,7 +190,7 @@ async def test_a_migration_that_fails_changes_nothing(path: str, monkeypatch: py
 # Batches.
 
 
-async def test_whoever_waits_shares_a_commit(store: SQLiteStore) -> None:
+async def test_waiting_callers_share_a_commit(store: SQLiteStore) -> None:
     seen = count_commits(store)
     await asyncio.gather(*(register(store, str(number)) for number in range(200)))
     assert seen["COMMIT"] == 1
@@ -213,7 +213,7 @@ async def test_a_refusal_costs_no_commit_and_a_look_no_lock(store: SQLiteStore) 
     assert (seen["COMMIT"], seen["BEGIN"]) == (0, 1)
 
 
-async def test_a_look_waits_for_nobody_who_writes(store: SQLiteStore) -> None:
+async def test_a_read_waits_for_no_writer(store: SQLiteStore) -> None:
     """Another handle holds the write lock for as long as it likes."""
     intent = await register(store)
     other = apsw.Connection(store.path)
@@ -306,7 +306,7 @@ async def test_statements_that_return_rows_are_run_to_their_end(
     assert store._connection.execute("SELECT sum(x) FROM mine").get == 6
 
 
-async def test_a_statement_that_is_no_sql_harms_nobody(store: SQLiteStore) -> None:
+async def test_a_statement_that_is_no_sql_affects_no_other_change(store: SQLiteStore) -> None:
     nonsense = Change(answer=None, statements=(Statement(sql="nonsense", rows=[()]),))
     outcomes = await asyncio.gather(
         register(store), store.transact(AdHocCommand((), lambda _records: nonsense)), return_exceptions=True

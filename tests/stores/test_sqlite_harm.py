@@ -69,7 +69,7 @@ async def store(path: str) -> AsyncIterator[SQLiteStore]:
 )
 @pytest.mark.req("A-34")
 @pytest.mark.parametrize("how", ["statements", "trial"])
-async def test_a_statement_harms_nobody_else(store: SQLiteStore, bad: str, how: str) -> None:
+async def test_a_bad_statement_affects_no_other_change(store: SQLiteStore, bad: str, how: str) -> None:
     change = msgspec.structs.replace(Change(answer=None), **{how: (Statement(sql=bad, rows=[()]),)})
     outcomes = await asyncio.gather(
         *(register(store, str(number)) for number in range(3)),

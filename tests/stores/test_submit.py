@@ -69,7 +69,7 @@ async def test_callbacks_and_futures_are_told_in_the_order_of_their_changes(stor
     assert await said(store) == ["one", "two", "three", "four"]
 
 
-async def test_a_callback_that_raises_harms_nobody(store: WholeStore, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_callback_that_raises_affects_no_other(store: WholeStore, caplog: pytest.LogCaptureFixture) -> None:
     order: list[str] = []
 
     def broken(_answer: Any, _error: Exception | None) -> None:
@@ -162,7 +162,7 @@ async def test_a_batch_that_waits_for_nothing_needs_no_task(tmp_path: Path) -> N
         assert seen == before
 
 
-def test_a_future_of_a_loop_that_was_closed_keeps_nobody_else_from_being_told(tmp_path: Path) -> None:
+def test_a_future_of_a_closed_loop_keeps_no_other_caller_from_its_answer(tmp_path: Path) -> None:
     async def leave() -> SQLiteStore:
         opened = SQLiteStore(str(tmp_path / "ledger.db"))
         for name in ("one", "two"):  # Two, so that the writer looks again, which this loop does not live to see.

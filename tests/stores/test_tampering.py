@@ -46,7 +46,7 @@ def test_a_settled_intent_that_was_set_back_is_refused_and_found(database: Path,
 
 
 @pytest.mark.req("A-62")
-def test_one_refused_intent_fails_nobody_elses_change_of_the_same_batch(database: Path) -> None:
+def test_one_refused_intent_fails_no_other_change_of_the_same_batch(database: Path) -> None:
     raw(database, BACK, "WAITING_CONFIRM")
 
     async def at_the_same_time() -> list[Intent | BaseException]:
@@ -82,7 +82,7 @@ def test_a_payload_does_not_open_for_another_caller_or_at_another_endpoint(
 
 
 @pytest.mark.req("A-62", "P-13.4-a")
-def test_an_intent_whose_client_id_was_changed_is_nobodys(database: Path) -> None:
+def test_an_intent_whose_client_id_was_changed_is_not_found(database: Path) -> None:
     """Neither id finds it, for the index knows the old one and the row has the new."""
     raw(database, "UPDATE intent SET client_correlation_id = 'other' WHERE server_correlation_id = 's5'")
 

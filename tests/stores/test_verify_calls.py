@@ -46,7 +46,7 @@ def edit(path: Path, statement: str) -> None:
         connection.execute(statement)
 
 
-def test_what_nobody_touched_holds(path: Path) -> None:
+def test_an_untouched_ledger_holds(path: Path) -> None:
     assert found(path) == []
 
 

@@ -69,7 +69,7 @@ def lose_payload(path: Path, which: str) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED, Phase.PROCESSING, Phase.COMMITTED])
-def test_a_payload_that_no_line_lets_go_of_is_missed_whatever_its_record_says(tmp_path: Path, phase: Phase) -> None:
+def test_a_payload_that_no_line_deletes_is_missed_even_if_its_record_agrees(tmp_path: Path, phase: Phase) -> None:
     path = tmp_path / "orders.db"
 
     async def reach() -> Phase:

@@ -34,7 +34,7 @@ def test_a_setting_that_is_no_text_is_found_and_the_rest_is_checked(database: Pa
     assert f"{database}: the setting service cannot be read; restore" in messages(database)
 
 
-def test_a_setting_that_is_no_text_is_a_clear_error_for_whoever_needs_it(database: Path) -> None:
+def test_a_setting_that_is_no_text_is_a_clear_error_for_its_reader(database: Path) -> None:
     raw(database, f"UPDATE meta SET value = {UNREADABLE}")  # noqa: S608
     with reading(str(database)) as connection, pytest.raises(StoreError, match="the setting service") as refused:
         kept(connection, "service")

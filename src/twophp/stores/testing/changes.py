@@ -252,7 +252,7 @@ class ChangeContract(Stage):
             await store.transact(AdHocCommand((), lambda _records: change))
         await nothing_is_left_of(store, put)
 
-    async def test_whoever_comes_later_sees_what_came_before(self, store: AuditableStore) -> None:
+    async def test_a_later_command_sees_the_changes_before_it(self, store: AuditableStore) -> None:
         """Also when both are in flight at once: they are decided in order of arrival."""
         command = registration()
         first = found(decide(None, command, T0, POLICY))
@@ -272,7 +272,7 @@ class ChangeContract(Stage):
         (row,) = await store.entries(Find("server-1"))
         assert (row.phase, row.version) == (Phase.PROCESSING, 2)
 
-    async def test_one_bad_change_harms_nobody(self, store: AuditableStore) -> None:
+    async def test_one_bad_change_affects_no_other(self, store: AuditableStore) -> None:
         """Every kind of mistake, at every place among the good changes."""
         await reserve(store, "holder", "key")
         good: list[Awaitable[object]] = [register(store, f"good {number}") for number in range(len(MISTAKES) + 1)]

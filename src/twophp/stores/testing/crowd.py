@@ -79,7 +79,7 @@ class CrowdContract(Stage):
         assert [line.event.subject for line in await verified_journal(store)] == [str(n) for n in range(CROWD)]
 
     @shows("A-108")
-    async def test_whatever_its_admission_a_change_is_made_and_answered(self, store: AuditableStore) -> None:
+    async def test_a_change_of_any_admission_is_made_and_answered(self, store: AuditableStore) -> None:
         """Which of them goes first is a matter of the queue, where there is one."""
         admissions: tuple[Admission, ...] = ("background", "new", "accepted")
         for admission in admissions:
@@ -92,7 +92,7 @@ class CrowdContract(Stage):
         assert len(winners) == 1
         assert winners == [await read(store, by_flow_and_key("publish", "key"))]
 
-    async def test_a_caller_that_gives_up_harms_nobody(self, store: AuditableStore) -> None:
+    async def test_a_caller_that_gives_up_affects_no_other(self, store: AuditableStore) -> None:
         """An accepted change is made even if its caller no longer waits; and the others get their answers."""
         calls = [asyncio.ensure_future(register(store, str(number))) for number in range(8)]
         await asyncio.sleep(0)  # Each has handed its wish over by now.

@@ -221,7 +221,7 @@ class LedgerContract(Stage):
         assert [row.client_correlation_id for row in await store.changes(10)] == ["client-2"]
 
     @shows("A-59", "A-57")
-    async def test_a_row_that_was_marked_anew_meanwhile_is_not_purged(self, store: AuditableStore) -> None:
+    async def test_a_row_that_was_marked_again_is_not_purged(self, store: AuditableStore) -> None:
         """What was looked at is purged, or nothing; the oldest first, and as many as were asked for."""
         for name in ("1", "2"):
             await settle(store, await confirm(store, await register(store, name)))
@@ -251,7 +251,7 @@ class LedgerContract(Stage):
         line = (await verified_journal(store))[-1].event
         assert (line.event, line.before, line.after) == ("restamped", "claimed", "issued")
 
-    async def test_acknowledging_what_nobody_knows_does_nothing(self, store: AuditableStore) -> None:
+    async def test_acknowledging_unknown_rows_does_nothing(self, store: AuditableStore) -> None:
         """Nor does an empty acknowledgement."""
         await register(store)
         await store.synced([client_row()], T0)

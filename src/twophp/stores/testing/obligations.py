@@ -139,7 +139,7 @@ class ObligationContract(Stage):
             await store.transact(AdHocCommand((key,), lambda _records: Change(answer=None, drops=(key,))))
             assert await read(store, key) is None
 
-    async def test_tokens_rise_one_by_one_whoever_comes_together(self, store: AuditableStore) -> None:
+    async def test_tokens_of_concurrent_holders_rise_one_by_one(self, store: AuditableStore) -> None:
         """Each sees the token of the one before it, in one batch or in many."""
         assert sorted(await asyncio.gather(*(raise_token(store) for _ in range(50)))) == list(range(1, 51))
         assert await read(store, by_resource("printer")) == Fence("printer", 50, "o", 50)
