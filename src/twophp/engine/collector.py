@@ -1,8 +1,8 @@
-"""Python's garbage collector while a service runs: what was loaded is not walked again.
+"""Python's garbage collector while a service runs: it does not walk again what was loaded.
 
 A full collection walks every object that can hold another one. In a service most of them are modules, classes and
 functions: loaded before the first request, and there until the process ends. To walk them takes tens of milliseconds,
-in which nobody is answered. So when the first service of a process begins, what is alive is collected once and then
+in which no request is answered. So when the first service of a process begins, what is alive is collected once and then
 frozen: the collector does not look at it again.
 
 Python also looks after every 700 objects that were made and not yet freed, at the survivors of ten looks, and at all
@@ -29,7 +29,7 @@ CALM: Final[Thresholds] = (2_000, 20, 100)
 
 
 class Collector:
-    """The collector of this process, as those that run in it want it."""
+    """The collector of this process, set for the services that run in it."""
 
     def __init__(self) -> None:
         self._lock = Lock()  # Two services may run on two threads.
@@ -46,7 +46,7 @@ class Collector:
                 self._calm()
 
     def end(self) -> None:
-        """One runs no more. After the last one, everything is as it was found."""
+        """One service less runs. After the last one, everything is as it was found."""
         with self._lock:
             self._running -= 1
             if not self._running:
@@ -56,7 +56,7 @@ class Collector:
         if not self._has_collected:  # Garbage that is frozen stays. Once: tests start a service again and again.
             gc.collect()
             self._has_collected = True
-        self._may_unfreeze = not gc.get_freeze_count()  # Nobody can give back a part of what is frozen.
+        self._may_unfreeze = not gc.get_freeze_count()  # A part of what is frozen cannot be unfrozen.
         gc.freeze()
         found = gc.get_threshold()
         if found in PYTHONS_OWN:

@@ -42,7 +42,7 @@ class Transaction:
         self.statements: list[Statement] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Add one statement, with its parameters by position. A SELECT is refused: nobody could be given its rows."""
+        """Add one statement, with its parameters by position. A SELECT is refused: its rows could not be returned."""
         refuse_reading(sql)
         self.statements.append(Statement(sql=sql, rows=[_by_position(parameters)]))
 
@@ -53,7 +53,7 @@ class Transaction:
 
 
 def _by_position(parameters: Sequence[Any]) -> tuple[Any, ...]:
-    """A mapping would give its names, and a text its letters: nobody means that."""
+    """Refuse a mapping, which would give its names, and a text, which would give its letters: both are mistakes."""
     if isinstance(parameters, Mapping | str | bytes):
         raise ConfigError("parameters are a sequence, by position", code="bad_parameters")
     return tuple(parameters)
@@ -108,7 +108,7 @@ class RunningIntent:
     _bound: BoundObligations | None = None  # Made when the handler first asks for it.
     _is_closed = False
     _open_blocks = 0
-    _all_left: Callable[[], object] | None = None  # Whom to tell when no block is open any more.
+    _all_left: Callable[[], object] | None = None  # Called when no block is open any more.
     _is_fenced = False  # Another process has taken the intent over.
 
     def __init__(
@@ -214,13 +214,13 @@ class RunningIntent:
             self._open_blocks += 1
 
     async def try_out(self, statements: Sequence[Statement]) -> None:
-        """Raise what would refuse these statements behind those of earlier blocks, or that the intent is another's."""
+        """Raise what refuses these statements after those of earlier blocks, or that the intent was taken over."""
         if self._trial is None or self._is_closed:  # ``left`` says that it is too late.
             return
         loop, tried = self._trial[0], self._trial[1](self._intent, (*self.statements, *statements))
         if asyncio.get_running_loop() is loop:
             await tried
-        else:  # A store belongs to one loop; whoever runs on another is brought there.
+        else:  # A store belongs to one loop: a caller on another loop waits for it there.
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(tried, loop))
 
     def try_out_from_a_thread(self, statements: Sequence[Statement]) -> None:

@@ -45,7 +45,7 @@ _KEY: Final = re.compile(r"(?:([A-Z][A-Z0-9!#$%&'*+.^_`|~-]*) )?(\*|/[!-~]*)")
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._~!$&'()+,;=:@%-]+")
 _NAME: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 _SLASHES: Final = re.compile(r"/+")
-MOST_KNOWN: Final = 1_024  # Paths whose endpoint is remembered. With the next bound: nobody fills memory with them.
+MOST_KNOWN: Final = 1_024  # Paths whose endpoint is remembered. With the next bound: clients cannot fill our memory.
 LONGEST_KNOWN: Final = 256
 NEVER_REGISTERED: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # A-15
 
@@ -89,7 +89,7 @@ class Endpoints:
     def match(self, method: str, path: str) -> Endpoint | None:
         """The endpoint for a path as the router sees it, decoded and without its query; None if it is not enrolled.
 
-        A path that was asked for lately costs one look-up: a handshake asks four times.
+        A recent path costs one look-up: a handshake asks four times.
         """
         found = self._known.get((method, path), _UNKNOWN)
         return self._found(method, path) if found is _UNKNOWN else found
@@ -174,7 +174,7 @@ def _as_mapping(policies: Policies) -> Mapping[str, Policy]:
         return {_STAR: policies}
     if not isinstance(policies, Mapping):
         raise ConfigError("policies are a Policy, or a mapping of endpoints to policies", code="bad_policy")
-    if not policies:  # Everything would run unprotected, and nobody would hear of it.
+    if not policies:  # Everything would run unprotected, and no error would say so.
         raise ConfigError('policies are empty: name an endpoint, or "*" for all of them', code="bad_policy")
     return policies
 
@@ -207,7 +207,7 @@ def _decoded(key: str, segment: str) -> list[str]:
 def _segment(key: str, text: str) -> str:
     if _NAME.fullmatch(text):
         return _HOLE
-    if text.startswith(":"):  # A hole elsewhere, a literal here: it would match nothing, and nobody would know.
+    if text.startswith(":"):  # A hole in other routers, a literal here: it would match nothing, without any error.
         _refuse(key, f"write {{{text[1:]}}} for {text!r}")
     if not _LITERAL.fullmatch(text):
         # No query, no star in the middle, no empty segment, and a template is a whole segment.

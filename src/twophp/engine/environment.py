@@ -4,8 +4,9 @@ What is said in the code wins, and an empty variable says nothing. Here are the 
 to the next; what belongs to the program, such as policies and hooks, is said in the program. Keys and what is about the
 central ledger have variables as well, beside what reads them: ``stores.keys`` and ``engine.ship``.
 
-A ``TWOPHP_*`` variable that nobody reads is most likely misspelt, and is logged with the one that was probably meant.
-It is not refused: a platform may set such variables by itself, as Kubernetes does for a service named twophp-central.
+A ``TWOPHP_*`` variable that twophp does not read is most likely misspelt, and is logged with the one that was probably
+meant. It is not refused: a platform may set such variables by itself, as Kubernetes does for a service named
+twophp-central.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ _OF_A_PLATFORM: Final = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT|_PORT)(_.*)?
 
 
 def warn_of_unknown(environ: Environ) -> None:
-    """Log every variable of our form that nobody reads, once in a process."""
+    """Log every variable of our form that twophp does not read, once in a process."""
     for name in sorted(environ):
         if name.startswith("TWOPHP_") and name not in KNOWN and not _OF_A_PLATFORM.fullmatch(name):
             _warn_once(name)
@@ -128,7 +129,7 @@ def with_environment(
     required: tuple[str, ...] = (),
     environ: Environ | None = None,
 ) -> dict[str, Any]:
-    """What was said, and of the rest what the environment says. A setting that is ``required`` may be None so far."""
+    """What the code said; for the other settings, what the environment says. A ``required`` one may be None so far."""
     environ = os.environ if environ is None else environ
     warn_of_unknown(environ)
     found = {name: value for name, value in said.items() if value is not None or name not in required}

@@ -1,7 +1,7 @@
 """What a service holds about one call beside its rows: the records, their history, what is owed and what is reserved.
 
-Whoever asks is the management of the service: the central ledger on demand, for somebody who looks into an incident
-(A-47, A-63). Nothing sealed is opened here, so no payload and no response can be among it.
+The caller is the management of the service: the central ledger on demand, for an operator who looks into an incident
+(A-47, A-63). Nothing sealed is opened here, so the evidence can contain no payload and no response.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ACTS: Final = ("effect", "release")
 
 
 async def evidence_of(store: WholeStore, client_correlation_id: str, server_correlation_id: str) -> Evidence:
-    """All about one call, each part bounded. Settled obligations are looked for one by one: no index knows whose."""
+    """All about one call, each part bounded. Settled obligations have no index by intent: each is read by itself."""
     of_intent, of_call = by_pair(client_correlation_id, server_correlation_id), by_client_id(client_correlation_id)
     intent, call = await _read(store, (of_intent, of_call))
     if call is not None and call.server_correlation_id != server_correlation_id:

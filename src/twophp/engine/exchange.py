@@ -1,7 +1,7 @@
 """What is kept of a request and of its answer, sealed, between the phases and for every replay.
 
 Of a request: method, path, query, body, and the headers that say what the body is. Credentials, cookies and addresses
-come from the live request that confirms it; a store of credentials is nothing anybody asked for (A-03).
+come from the live request that confirms it: the service's store must not become a store of credentials (A-03).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OF_THE_MOMENT: Final = frozenset(
 )
 _name_of: Final = itemgetter(0)
 _lower: Final = bytes.lower
-_NOT_STORED: Final = OF_THE_MOMENT | {b"set-cookie"}  # A-31: a cookie belongs to the one who was there.
+_NOT_STORED: Final = OF_THE_MOMENT | {b"set-cookie"}  # A-31: a cookie belongs to the first client.
 
 
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -74,7 +74,7 @@ def decode_response(data: bytes) -> StoredResponse:
 
 
 def lowered(headers: RawHeaders) -> list[bytes]:
-    """Their names, as they are compared: with one look at all of them, an answer without a special one is done with."""
+    """Their names in lower case, as they are compared. One look at all of them tells whether any is a special one."""
     return [*map(_lower, map(_name_of, headers))]
 
 

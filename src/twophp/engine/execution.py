@@ -1,8 +1,9 @@
-"""Running what was confirmed: once, to its end, whoever is still listening.
+"""Runs the handler of a confirmed intent once and to its end, whether or not a client still waits.
 
-From the point of no return on, processing is nobody's request any more: it runs in a task of its own, a client that
-hangs up changes nothing (A-107), and its outcome is durable before anybody hears of it. Whoever else confirms the same
-intent waits here for the same outcome, or, if another process runs it, asks the store until it is there (A-33).
+From the point of no return on, processing belongs to no request: it runs in a task of its own, a client that hangs up
+changes nothing (A-107), and the outcome is durable before any caller receives it. A caller that confirms the same
+intent waits here for the same outcome. If another process runs the intent, the caller reads the store until the
+outcome is there (A-33).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from twophp.ports import Statement
 
 log: Final = logging.getLogger("twophp.execution")
 
-RENEWED_TOGETHER: Final = 512  # As many as a store writes in one batch: the next ones wait until these are durable.
+RENEWED_TOGETHER: Final = 512  # As many as a store writes in one batch. The next ones wait until these are durable.
 RECENT_BYTES: Final = 16 * 1024 * 1024
 OVERHEAD_BYTES: Final = 1_024  # What a small entry costs beside its body.
 FIRST_LOOK_S: Final = 0.005
@@ -58,7 +59,7 @@ _DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
 class Executions:
     """Everything this process is executing right now."""
 
-    around: MutableMapping[str, Any] | None = None  # What an edge keeps for a handler that is run without a request.
+    around: MutableMapping[str, Any] | None = None  # An edge keeps this for a handler that runs without a request.
 
     def __init__(
         self,
@@ -86,23 +87,23 @@ class Executions:
         self._max_result_bytes = max_result_bytes
         self._obligations = obligations
         self._bind = None if obligations is None else self._bound
-        self.crossing = 0  # Confirms that the store has, and that may begin something here once they are durable.
-        self._all_crossed: asyncio.Future[None] | None = None  # Somebody waits for the last of them.
+        self.crossing = 0  # Confirms that the store has; each may begin an execution here once it is durable.
+        self._all_crossed: asyncio.Future[None] | None = None  # ``drain`` waits for the last of them.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._trial: Trial | None = None
         self._running: dict[str, Execution] = {}  # By server correlation id, until it is settled.
         self._asked_about: dict[str, Intent] = {}
         self._executing: set[Execution] = set()  # Until its handler has returned. The loop keeps only weak references.
-        self._tasks: set[asyncio.Task[None]] = set()  # What goes on beside them.
+        self._tasks: set[asyncio.Task[None]] = set()  # Tasks of ``spawn``, which run beside the executions.
         self._requests: Recent[StoredRequest] = Recent(entries=4_096, size=RECENT_BYTES)
         self._answers: Recent[Settled] = Recent(entries=4_096, size=RECENT_BYTES)
 
     def begin(self, intent: Intent, handler: Handler, context: Context | None = None) -> Execution:
-        """Start processing, in a task that nobody else may cancel; the caller may wait for its outcome or leave.
+        """Start processing, in a task that no caller may cancel. The caller may wait for its outcome or leave.
 
-        ``context`` has the variables that the handler runs with, and is its own from here on.
+        ``context`` has the variables that the handler runs with. It belongs to the handler from here on.
         """
-        key = intent.server_correlation_id  # The provisional id as well (A-05): who knows nothing else asks by it.
+        key = intent.server_correlation_id  # The provisional id as well (A-05): a client without another polls by it.
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._trial = loop, (loop, self._try_out)
@@ -120,13 +121,13 @@ class Executions:
         return execution
 
     def crossed(self) -> None:
-        """One confirm less that the store has."""
+        """The decision of one confirm is durable, or has failed: the store has one confirm less."""
         self.crossing -= 1
         if self._all_crossed is not None and not self.crossing and not self._all_crossed.done():
             self._all_crossed.set_result(None)
 
     async def _try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
-        """A store that is away says nothing about the statements: the handler waits, as its settlement would."""
+        """Try the statements. While the store is away the handler waits, as its settlement would."""
         attempt = partial(self._intents.try_out, intent, statements)
         try:
             await attempt()
@@ -134,7 +135,7 @@ class Executions:
             await self._persistence.go_on(error, intent, _nobody_waits, attempt)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something that nobody waits for, and that is to come to its end all the same; a shutdown waits for it."""
+        """Run work that no caller waits for. A shutdown waits until it has ended."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -146,7 +147,7 @@ class Executions:
         return BoundObligations(self._obligations, intent, timeout_ms, self._loop)
 
     def expect(self, server_correlation_id: str, request: StoredRequest) -> None:
-        """A request that is being registered will most likely be confirmed here: keep it at hand."""
+        """Keep a request in memory while it is registered: this process will most likely confirm it."""
         self._requests.keep(server_correlation_id, request, len(request.body) + OVERHEAD_BYTES)
 
     def known(self, server_correlation_id: str) -> Intent | None:
@@ -155,11 +156,11 @@ class Executions:
         return None if found is None else found.intent
 
     def recall(self, server_correlation_id: str) -> Settled | None:
-        """A recent outcome, without asking the store: what is settled does not change. Whose it is, the caller asks."""
+        """A recent outcome, without the store: a settled intent does not change. The caller checks whose it is."""
         return self._answers.get(server_correlation_id)
 
     async def outcome(self, intent: Intent, wait_ms: int) -> Settled | None:
-        """How an intent ended, waiting for whoever executes it; None if that takes longer than ``wait_ms``."""
+        """Wait for the execution of an intent and return its outcome; None if that takes longer than ``wait_ms``."""
         if intent.phase in SETTLED:
             return await self.settled(intent)
         try:
@@ -169,7 +170,7 @@ class Executions:
             return None
 
     async def renew(self) -> None:
-        """Extend the leases of what runs here, some at a time; the first trouble is raised when all were tried."""
+        """Extend the leases of what runs here, some at a time; raise the first error after all were tried."""
         alive = self.alive()
         failed: list[BaseException] = []
         for start in range(0, len(alive), RENEWED_TOGETHER):
@@ -184,18 +185,18 @@ class Executions:
             raise failed[0]
 
     def _fenced(self, intent: Intent) -> None:
-        """Another process has it by now: its handler can write no more rows with it, and is told so."""
+        """Another process has taken the intent over: its handler here can write no more rows with it (``Refused``)."""
         execution = self._running.get(intent.server_correlation_id)
         if execution is not None and execution.intent.fence == intent.fence:
             execution.running.fenced()
 
     def alive(self) -> list[Intent]:
-        """What runs here, or is being found out about."""
+        """The intents that run here, or whose outcome is being asked for here."""
         return [*(execution.intent for execution in self._running.values()), *self._asked_about.values()]
 
     @contextmanager
     def kept_alive(self, intent: Intent) -> Iterator[None]:
-        """Renew its lease with the others' while somebody finds out how it ended: asking may take long (A-34)."""
+        """Renew its lease with the others while the caller finds out how the intent ended, possibly for long (A-34)."""
         self._asked_about[intent.server_correlation_id] = intent
         try:
             yield
@@ -203,10 +204,10 @@ class Executions:
             del self._asked_about[intent.server_correlation_id]
 
     async def drain(self, timeout_s: float) -> list[asyncio.Task[None]]:
-        """Let what runs come to its end, what a handler does after its answer too; what did not make it in time.
+        """Let what runs end, also what a handler does after its answer. Return the tasks that did not end in time.
 
-        What has no outcome by then is left to recovery (A-34). As long as it has none, it has a task here, or the
-        store has its confirm or its outcome.
+        An intent without an outcome by then is left to recovery (A-34). As long as it has none, it has a task here, or
+        the store has its confirm or its outcome.
         """
         seconds = asyncio.get_running_loop().time
         until = seconds() + timeout_s
@@ -220,15 +221,15 @@ class Executions:
             if self.crossing:
                 self._all_crossed = asyncio.get_running_loop().create_future()
                 waits.append(self._all_crossed)
-            await asyncio.wait(waits, timeout=rest_s)  # And look again: more may have begun meanwhile.
+            await asyncio.wait(waits, timeout=rest_s)  # Then look again: more may have begun.
             for outcome, execution in ends.items():
                 execution.forget(outcome)
                 if outcome.done():
-                    outcome.exception()  # Heard of: whoever settles has said so.
+                    outcome.exception()  # Retrieved, or asyncio would log it: ``_end`` has logged it.
 
     def left(self) -> list[asyncio.Task[None]]:
-        """What runs."""
-        # One that was cancelled before it began has not said that it has ended.
+        """The tasks that run."""
+        # A task that was cancelled before it began has not removed itself in ``_execute``.
         self._executing = {execution for execution in self._executing if not execution.task.done()}
         beside = (task for task in self._tasks if not task.done())
         return [*(execution.task for execution in self._executing), *beside]
@@ -239,7 +240,7 @@ class Executions:
         if recalled is not None:
             return recalled
         stored = await self._intents.response(intent)
-        if stored is None:  # It was settled together with its answer; whoever removed one of them was not us.
+        if stored is None:  # It was settled together with its answer: only a change from outside removes one of them.
             raise Tampered("the stored answer is gone")
         return self._remember(Settled(intent, decode_response(stored)))
 
@@ -280,13 +281,13 @@ class Executions:
             if request is not None:
                 try:
                     await handler(work, partial(self._answered, execution, work, copy_context()))
-                except StoreError as error:  # Its database is ours, and what can be wrong with that is known.
+                except StoreError as error:  # The handler uses our database, whose errors are known: no traceback.
                     where = intent.service_endpoint
                     self._conditions.known(
                         logging.WARNING, "the handler of %s failed", where, error=error, intent=intent
                     )
                     execution.raised = error
-                except (Exception, SystemExit) as error:  # An exit would end the event loop, with everybody on it.
+                except (Exception, SystemExit) as error:  # An exit would end the event loop and all its requests.
                     what = "failed" if execution.said is None else "raised after its answer was complete"
                     where = f"{intent.service_endpoint} {what}"
                     log.exception("the handler of %s (%s)", where, named(intent), extra=ids_of(intent))
@@ -295,7 +296,7 @@ class Executions:
                 if execution.beside is not None:
                     execution.beside.cancel()
             if not execution.is_settling and not self._settle_at_once(execution, work):
-                # Whoever took it over and cannot even begin does not know what the one before has done (A-34).
+                # An owner that took the intent over and cannot begin does not know what the one before has done (A-34).
                 unsaid = self._failed if request is not None or intent.fence == FIRST_FENCE else self._indeterminate
                 self._end(execution, await self._settle(execution, work, execution.said or unsaid))
         except BaseException as error:
@@ -307,10 +308,10 @@ class Executions:
             self._executing.discard(execution)
 
     def _settle_at_once(self, execution: Execution, work: Work) -> bool:
-        """Whether an ordinary outcome is on its way: the flush that makes it durable tells it, and no task waits.
+        """Submit an ordinary outcome; False if it is not ordinary. The flush calls ``_told``, and no task waits for it.
 
-        Ordinary: the handler has answered and returned, and nothing else is to be settled with its answer. What the
-        flush cannot do is done once more by ``_settled_beside``, which knows all the rest.
+        Ordinary: the handler has answered and returned, and nothing else is to be settled with its answer. An outcome
+        that the flush refuses is settled once more by ``_settled_beside``, which handles every other case.
         """
         response, running, intent = execution.said, execution.running, execution.intent
         if response is None or running.has_more_to_settle():
@@ -329,7 +330,7 @@ class Executions:
                 kept = bounded(kept, self._max_result_bytes)
             told = partial(self._told, execution, work, kept)
             self._intents.settle_then(intent, settle, encode(kept), self._policy_of(intent), told)
-        except Exception:  # noqa: BLE001 - Whatever it is meets the longer way as well, which tells what to do.
+        except Exception:  # noqa: BLE001 - The same error occurs again in ``_settle``, which handles it.
             return False
         return True
 
@@ -341,7 +342,7 @@ class Executions:
         decision: IntentDecision | None,
         error: Exception | None,
     ) -> None:
-        """The flush says what became of an outcome that was settled at once (``Store.submit``)."""
+        """The flush reports what became of an outcome that was settled at once (``Store.submit``)."""
         intent, in_context = None if decision is None else decision.intent, execution.context.run
         try:
             if error is None and decision is not None and intent is not None and type(decision.verdict) is not Refuse:
@@ -351,20 +352,20 @@ class Executions:
                     settled = Settled(intent, said)
                 self._end(execution, settled)
                 return
-        except Exception:  # Whoever waits hears of the outcome all the same.
+        except Exception:  # The callers that wait still receive the outcome, from ``_settled_beside``.
             log.exception("an outcome could not be told at once (%s)", named(execution.intent))
         in_context(self.spawn, self._settled_beside(execution, work))
 
     def _answered(self, execution: Execution, work: Work, context: Context, response: StoredResponse) -> None:
-        """Most handlers are over as soon as they have answered; one that goes on is settled beside it."""
+        """Most handlers return as soon as they have answered; the answer of one that goes on is settled beside it."""
         execution.said, execution.running.has_answered = response, True
         assert self._loop is not None
         execution.beside = self._loop.call_soon(self._settle_beside, execution, work, context=context)
 
     def _settle_beside(self, execution: Execution, work: Work) -> None:
-        """A block of business rows may still be open here, as that of a dependency which is left after the answer.
+        """Settle the answer, unless a block of business rows is open, as of a dependency that ends after the answer.
 
-        Its rows belong to this outcome, so the outcome waits for them: until no block is open, or the handler returns.
+        Rows of such a block belong to this outcome, so the outcome waits until no block is open or the handler returns.
         """
         if execution.is_over:
             return
@@ -378,14 +379,14 @@ class Executions:
         assert execution.said is not None
         try:
             self._end(execution, await self._settle(execution, work, execution.said))
-        except BaseException as error:  # Whoever waits hears of it, whatever it is.
+        except BaseException as error:  # Every caller that waits receives the error.
             self._end(execution, None, error)
             if not isinstance(error, Exception):
                 raise
 
     def _end(self, execution: Execution, settled: Settled | None, error: BaseException | None = None) -> None:
         key = execution.intent.server_correlation_id
-        if self._running.get(key) is execution:  # Not if somebody here has taken the intent over.
+        if self._running.get(key) is execution:  # Not if another execution in this process has taken the intent over.
             del self._running[key]
         if isinstance(error, Exception):
             told = (named(execution.intent), error)
@@ -393,7 +394,7 @@ class Executions:
         execution.ended(settled, error)
 
     async def _stored_request(self, intent: Intent) -> StoredRequest | None:
-        """None if there is nothing to run. What cannot be opened never runs, and waiting would not mend it."""
+        """The registered request, or None. A payload that cannot be opened now never can: its request does not run."""
         try:
             payload = await self._intents.payload(intent)
         except (KeyMissing, Tampered) as error:
@@ -422,20 +423,20 @@ class Executions:
             message = "the business statements of %s were refused (%s): %s"
             log.warning(message, intent.service_endpoint, named(intent), error, extra=ids_of(intent))
             work.running.statements.clear()
-            # They passed at the end of their block, so a constraint means that others were quicker.
+            # The statements passed at the end of their block, so a constraint means that another writer was quicker.
             response = self._conflict if isinstance(error, ConstraintViolation) else self._failed
             return await self._write(execution, work, response, held)
-        except ObligationError as error:  # It came too late for one of them, or somebody has rolled it back: as above.
+        except ObligationError as error:  # One of them is overdue, or was rolled back: nothing happened, as above.
             message = "an obligation of %s cannot be committed (%s): %s"
             log.warning(message, intent.service_endpoint, named(intent), error, extra=ids_of(intent))
             return await self._write(execution, work, self._failed, held)
         except TwoPHPError:
             raise
         except Exception:
-            # Something the handler said cannot be written, and never will be: recovery would only meet it again.
+            # A part of the handler's answer cannot be written, and never will be: recovery would only meet it again.
             where = intent.service_endpoint
             log.exception("the outcome of %s cannot be written (%s)", where, named(intent), extra=ids_of(intent))
-            # What went through the store did not happen. What else a handler did that answered, nobody knows (A-108).
+            # What went through the store did not happen. What else a handler did that answered is unknown (A-108).
             is_known = has_failed(response.status) or work.running.statements or held
             return await self._write(execution, work, self._failed if is_known else self._indeterminate, held)
 
@@ -464,7 +465,7 @@ class Executions:
             decision = await self._persistence.go_on(error, intent, execution.late, attempt)
         assert decision.intent is not None
         code = decision.code
-        if code in _DECIDED:  # Somebody took over, or it was us, before we stumbled: what is written is true (A-34).
+        if code in _DECIDED:  # Another owner settled, or an earlier attempt of ours: what is written is true (A-34).
             return await self._decided_elsewhere(decision.intent)
         if code is not None:
             raise TwoPHPError(f"the outcome was refused: {code}", code=code)
@@ -492,7 +493,7 @@ class Executions:
 
 
 def _nobody_waits(_error: StoreError, _patience: Patience) -> None:
-    """The handler is still at it."""
+    """The handler still runs, so no caller waits for this."""
 
 
 _NO_REQUEST: Final = StoredRequest("", "", b"", b"", (), b"")

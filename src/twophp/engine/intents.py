@@ -1,4 +1,4 @@
-"""The life of an intent against a store: register, confirm, settle, and what time asks for.
+"""The life of an intent against a store: register, confirm, settle, and what becomes due with time.
 
 Every flow has the same shape: name the keys, decide inside the transaction, write the record, its ledger row, its
 history and its sealed parts as one change. The rules are all in ``core.phase``; nothing is decided here.
@@ -49,7 +49,7 @@ log: Final = logging.getLogger("twophp.engine")
 
 Answered: TypeAlias = Coroutine[Any, Any, IntentDecision]
 
-FIRST_FENCE: Final = 1  # Nobody held the intent before.
+FIRST_FENCE: Final = 1  # The fence of the intent's first owner.
 
 
 class Intents:
@@ -66,7 +66,7 @@ class Intents:
         quota: Quota | None = None,
         resolves: bool = True,
     ) -> None:
-        """With ``resolves``, a commit of unknown outcome is found out here; without, the caller hears of it."""
+        """With ``resolves``, this object finds out a commit of unknown outcome; without, the caller gets the error."""
         self._store = store
         self._vault = vault
         self._writer = writer
@@ -75,7 +75,7 @@ class Intents:
         self._quota = quota
         self._resolves = resolves
 
-    # The four changes of a handshake hand on the coroutine of ``_decide``: a frame less each, on the hottest path.
+    # The four changes of a handshake return the coroutine of ``_decide`` itself: one frame less on the hottest path.
 
     def register(
         self,
@@ -89,8 +89,8 @@ class Intents:
     ) -> Answered:
         """Phase 1: payload, record, ledger row and history become durable together, or none does (draft §9.5).
 
-        With a ``refusal`` nothing new is registered, and a repeat is answered all the same. ``again``: this very
-        command was made before, by somebody who was cut off before its decision.
+        With a ``refusal`` nothing new is registered, but a repeat is still answered. ``again``: this very command was
+        made before, and its maker was cut off before the decision.
         """
         keys: tuple[Key, ...] = (by_logical_key(command.principal, command.client_correlation_id),)
         sealed = self._vault.seal(payload, context=intent_seal_context(self._writer.source, command, "payload"))
@@ -128,7 +128,7 @@ class Intents:
         statements: tuple[Statement, ...] = (),
         also: SettleParticipant | None = None,
     ) -> Answered:
-        """The outcome and the answer that every replay will get, guarded by the fence.
+        """Write the outcome and the answer that every replay will get, guarded by the fence.
 
         ``statements`` go with it, and so does what ``also`` decides, such as the obligations that the handler reserved.
         """
@@ -144,14 +144,14 @@ class Intents:
         )
 
     def confirm_then(self, command: Confirm, policy: Policy | PolicyOf, then: Then) -> None:
-        """As ``confirm``, told by the flush itself (``Store.submit``). After an error the caller may ask ``again``."""
+        """As ``confirm``; the flush calls ``then`` (``Store.submit``). After an error the caller may ask ``again``."""
         key = by_pair(command.client_correlation_id, command.server_correlation_id)
         self._store.submit(DecideIntent((key,), command, policy, self._writer, follow=self._follow), then)
 
     def settle_then(
         self, intent: Intent, command: Settle, response: bytes, policy: Policy | PolicyOf, then: Then
     ) -> None:
-        """As ``settle`` of an intent that nothing else is settled with. An error is the caller's, who may settle."""
+        """As ``settle``, of an intent that nothing else is settled with. After an error the caller may ``settle``."""
         sealed = self._vault.seal(response, context=intent_seal_context(self._writer.source, intent, "response"))
         keys: tuple[Key, ...] = (key_of(intent),)
         if intent.counted_bytes is not None:
@@ -161,11 +161,11 @@ class Intents:
         )
 
     def renew(self, intent: Intent, policy: Policy | PolicyOf) -> Answered:
-        """The heartbeat of whoever executes the intent."""
+        """The heartbeat of the owner that executes the intent."""
         return self._decide(DecideIntent((key_of(intent),), Renew(fence=intent.fence), policy, self._writer))
 
     def observed(self, decision: IntentDecision) -> None:
-        """Tell the observer of a decision that came by ``then``. Called where the request or the execution runs."""
+        """Report to the observer a decision that came by ``then``. Called where the request or the execution runs."""
         self._observer.decided(decision)
 
     async def try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
@@ -211,12 +211,12 @@ class Intents:
         left: set[Key] | None = None,
         running: Callable[[], Sequence[Intent]] = list,
     ) -> list[IntentDecision]:
-        """Do what time has made due for up to ``limit`` intents, together, and say what was done.
+        """Do what has become due for up to ``limit`` intents, together, and return the decisions.
 
-        What dead owners have left comes first and alone, whenever it is due: somebody waits for it, and it waits for
-        nothing else. ``running`` is what is executed here: a process never takes over from itself. Those in ``left``
-        are passed over. What the store refuses, and what has to stay as it is, is added to it: it keeps nobody else
-        from their turn.
+        What dead owners have left comes first and alone, also before its time: a client waits for it, and nothing else
+        has to end before it. ``running`` is what is executed here: a process never takes over from itself. Intents in
+        ``left`` are passed over. An intent that the store refuses, or that has to stay as it is, is added to ``left``:
+        so it does not delay the others.
         """
         left = set() if left is None else left
         room = limit + len(left)
@@ -231,7 +231,7 @@ class Intents:
         failed = [(key, error) for key, error in zip(keys, ended, strict=True) if isinstance(error, BaseException)]
         if failed and len(failed) == len(ended) and isinstance(failed[0][1], StoreUnavailable | CommitUnknown):
             raise failed[0][1]
-        if failed:  # What was recovered beside them must still be acted on.
+        if failed:  # The caller must still act on what was recovered beside them, so nothing is raised.
             left.update(key for key, _error in failed)
             message = "%d intents could not be attended to, the first is %s: %s"
             log.warning(message, len(failed), " ".join(failed[0][0].values), failed[0][1])
@@ -242,10 +242,10 @@ class Intents:
         return [decision for _key, decision in made]
 
     async def _read_in_turn(self, keys: list[Key]) -> list[Intent]:
-        """Read behind the changes before it, whose callers are told first: what was confirmed here runs by then.
+        """Read in turn, after the changes before it and their callers' answers: what was confirmed here runs by then.
 
-        ``Store.read`` would find a confirm that is durable while its caller is yet to be told: an intent with no
-        handler here, which this process would take over from itself.
+        ``Store.read`` would find a confirm that is durable and whose caller has not been answered yet: an intent with
+        no handler here, which this process would take over from itself.
         """
         read = await transacted(self._store, ReadRecords(keys)) if keys else ()
         return [intent for intent in read if intent is not None]
@@ -260,7 +260,7 @@ class Intents:
         attend = Tick(owner=owner)
         admission: Admission = "background"
         if intent.phase is Phase.PROCESSING and intent.owner is not None:
-            admission = "accepted"  # Somebody waits for its outcome.
+            admission = "accepted"  # A client waits for its outcome.
             if running.get(intent.server_correlation_id) == intent.fence:
                 attend = Tick(owner=owner, live_owner=intent.owner)
             elif intent.owner != owner:
@@ -275,7 +275,7 @@ class Intents:
     async def _decide(self, asked: DecideIntent) -> IntentDecision:
         try:
             decision: IntentDecision = await self._store.transact(asked)
-        except NotNamed as missing:  # An intent's principal never changes, so this is the last time.
+        except NotNamed as missing:  # An intent's principal never changes, so this happens once at most.
             return await self._decide(replace(asked, keys=(*asked.keys, missing.key)))
         except (CommitUnknown, StorePoisoned) as error:
             if not self._resolves:
@@ -288,7 +288,7 @@ class Intents:
         return _as_made_by(asked.command, await self._decide(asked))
 
     async def _resolved(self, asked: DecideIntent, error: StoreError) -> IntentDecision:
-        """Nobody could tell whether it was written. With the store open again, deciding once more finds out (A-42)."""
+        """It is unknown whether the change was written. Deciding once more, in the reopened store, finds out (A-42)."""
         asked = replace(asked, admission="accepted")
         try:
             await self._store.reopen()
@@ -297,7 +297,7 @@ class Intents:
             except NotNamed as missing:
                 decision = await self._store.transact(replace(asked, keys=(*asked.keys, missing.key)))
         except StoreUnavailable as still:
-            if isinstance(error, CommitUnknown):  # What may have been written is not said to be nothing.
+            if isinstance(error, CommitUnknown):  # The change may have been written: its outcome stays unknown.
                 raise error from still
             raise
         return _as_made_by(asked.command, decision)
@@ -319,9 +319,9 @@ class Intents:
 
 
 def _as_made_by(command: Command, decision: IntentDecision) -> IntentDecision:
-    """A replay of what this very command had done is no replay: its maker has still to act on it.
+    """A replay of what this very command had done is no replay: its maker still has to act on it.
 
-    Unless it took so long that somebody has recovered the intent: then it is theirs.
+    It stays a replay if another owner has recovered the intent since: then that owner acts on it.
     """
     intent = decision.intent
     if type(decision.verdict) is not Replay or intent is None or intent.phase in SETTLED or intent.fence > FIRST_FENCE:

@@ -19,7 +19,7 @@ _ORDINARY: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 
 
 class JsonFormatter(logging.Formatter):
-    """``handler.setFormatter(JsonFormatter())``. Whatever is logged, a line is one JSON object and pure ASCII."""
+    """``handler.setFormatter(JsonFormatter())``. Every line is one JSON object in pure ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""

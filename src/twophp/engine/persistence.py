@@ -1,4 +1,4 @@
-"""What has run is not given up (A-108): its outcome is written if there is any way to, however long that takes."""
+"""The outcome of what has run is not given up (A-108): writing it is tried again, however long that takes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LONGEST_PAUSE_S: Final = 1.0
 SHORT_PATIENCE_S: Final = 0.5
 
 Patience: TypeAlias = Literal["endless", "usual", "short"]
-"""How long somebody waits for an outcome that is known and cannot be made durable yet."""
+"""How long a caller waits for an outcome that is known and cannot be made durable yet."""
 Late: TypeAlias = Callable[[StoreError, Patience], None]
-"""Tells whoever is no more patient than this that it is not durable yet."""
+"""Gives the callers of this patience the error that keeps the outcome from becoming durable."""
 
 T = TypeVar("T")
 
@@ -37,10 +37,10 @@ class Persistence:
     async def go_on(
         self, error: StoreError, intent: Intent, late: Late, attempt: Callable[[], Coroutine[Any, Any, T]]
     ) -> T:
-        """What ``attempt`` brings in the end; ``error`` is how the first one ended.
+        """Try ``attempt`` again until it succeeds, and return its result; ``error`` is how the first try ended.
 
-        Whoever waits for the answer is told when the patience is over; the trying goes on. Only a store that was closed
-        for good ends it: then the process ends, and recovery finds the intent (A-34).
+        A caller that waits for the answer gets the error when its patience is over; the tries go on. Only a store that
+        was closed for good ends them: then the process ends, and recovery finds the intent (A-34).
         """
         seconds = asyncio.get_running_loop().time
         began, pause_s, usual_s = seconds(), FIRST_PAUSE_S, self._usual_s(intent)

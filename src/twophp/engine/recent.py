@@ -1,7 +1,7 @@
 """What this process has just seen, bounded: payloads on their way to a confirm, answers that may be asked for again.
 
-Neither is ever the truth. A payload that is not here is opened from the store; an answer is here only because it is
-settled and durable, and what is settled does not change.
+Only the store holds the truth. A payload that is not here is read from the store; an answer is here only because it
+is settled and durable, and what is settled does not change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Recent(Generic[T]):
     def __init__(self, *, entries: int, size: int) -> None:
         self._entries = entries
         self._room = size
-        # Values and sizes apart: a pair for each would be thousands for the collector to look at.
+        # Values and sizes apart: a pair for each would be thousands for the garbage collector to walk.
         self._found: OrderedDict[str, T] = OrderedDict()
         self._sizes: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""One intent that is being executed: what its handler is given, and who waits for its outcome."""
+"""One intent that is being executed: what its handler gets, and which callers wait for its outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from twophp.engine.persistence import Patience
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What a handler is given."""
+    """What a handler gets."""
 
     intent: Intent
     request: StoredRequest
@@ -25,18 +25,18 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, gc=False):
-    """The end of an intent: the answer to everybody who asks."""
+    """The end of an intent: the answer to every caller that asks."""
 
     intent: Intent
     response: StoredResponse
-    wording: Any = None  # What an edge makes of it, kept here so that every replay is spared the making.
+    wording: Any = None  # The answer in an edge's own form, made once for all replays.
 
 
 class Execution:
-    """One intent being executed. Whoever wants to know how it ends waits here, and may leave at any time."""
+    """One intent being executed. Callers wait here for its outcome, and may leave at any time."""
 
-    said: StoredResponse | None = None  # What the handler answered, whatever becomes of it.
-    raised: Exception | SystemExit | None = None  # What it raised, instead or afterwards.
+    said: StoredResponse | None = None  # What the handler answered, whether or not it can be settled.
+    raised: Exception | SystemExit | None = None  # What the handler raised, instead of an answer or after it.
     is_over = False  # The handler has returned, which it may do long after it has answered.
     is_settling = False  # Its answer is being settled beside it.
     task: asyncio.Task[None]
@@ -51,13 +51,13 @@ class Execution:
         self._waiting: dict[asyncio.Future[Any], Patience] = {}
 
     def tell(self, outcome: asyncio.Future[Any], patience: Patience) -> None:
-        """Somebody waits, who has a future already. Only before the outcome is known."""
+        """Add a caller that waits and has a future already. Only before the outcome is known."""
         self._waiting[outcome] = patience
 
     def outcome(self, patience: Patience = "endless") -> asyncio.Future[Settled]:
-        """The outcome, once it is durable, or what keeps it from becoming so for longer than one is patient.
+        """The outcome, once it is durable, or the error that has kept it from that for longer than ``patience``.
 
-        A future of the caller's own: to cancel it ends the waiting and not the work (A-107).
+        Each caller gets its own future: to cancel it ends the wait and not the work (A-107).
         """
         outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         self._waiting[outcome] = patience
@@ -66,18 +66,18 @@ class Execution:
         return outcome
 
     def forget(self, outcome: asyncio.Future[Settled]) -> None:
-        """Nobody waits for this one any more. A handler may run for long, and be asked about all the time."""
+        """Forget a future that no caller waits for: a handler may run long and be asked about often."""
         self._waiting.pop(outcome, None)
 
     def late(self, error: StoreError, patience: Patience) -> None:
-        """The outcome is not durable yet: whoever is no more patient than this is told so."""
+        """The outcome is not durable yet: callers of this ``patience`` get the error."""
         for outcome in [waiting for waiting, its in self._waiting.items() if its == patience]:
             del self._waiting[outcome]
             if not outcome.done():
                 outcome.set_exception(type(error)(error.message, code=error.code))
 
     def ended(self, settled: Settled | None, error: BaseException | None = None) -> None:
-        """Tell everybody."""
+        """Resolve the futures of all callers that wait."""
         self._settled, self._error = settled, error
         for outcome in self._waiting:
             if outcome.done():
@@ -90,5 +90,5 @@ class Execution:
 
 Answered: TypeAlias = Callable[[StoredResponse], None]
 Handler: TypeAlias = Callable[[Work, Answered], Awaitable[None]]
-"""Does the work and says what it answers, once; it may then go on for a while. The answer does not wait for that."""
+"""Does the work and gives its answer, once; it may then go on for a while. The answer does not wait for that."""
 NameResource: TypeAlias = Callable[[Work, StoredResponse], str]

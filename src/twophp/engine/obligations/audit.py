@@ -27,7 +27,7 @@ LEAKS: Final = "LEAKS"
 
 
 class AuditedStore(Protocol):
-    """What is asked of a store here; whoever only reads a file can answer it too."""
+    """What is asked of a store here; a reader of a file can answer it too."""
 
     def now(self) -> Instant:
         """See ``Store.now``."""

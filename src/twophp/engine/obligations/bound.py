@@ -4,8 +4,8 @@
     oid = await intent.obligations.reserve("publish", {"key": "k1"})
 
 They are settled in the very transaction that settles the intent: COMMITTED commits every one, FAILED rolls all of them
-back (Part 3). A reserve is admitted only while the intent is PROCESSING under the handler's own fence, which is looked
-at in the same transaction: whoever was taken for dead, or has answered already, can bind nothing more.
+back (Part 3). A reserve is admitted only while the intent is PROCESSING under the handler's own fence, which is checked
+in the same transaction: a handler that was taken for dead, or has answered already, can bind nothing more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BoundObligations:
         self._timeout_ms = timeout_ms
         self._loop = loop
         self._held: dict[str, str] = {}  # Flow by id, of everything that is to be settled with the intent.
-        self._unsure: set[str] = set()  # Those of them of which nobody could tell whether they were written.
+        self._unsure: set[str] = set()  # Those of them whose reserve has an unknown outcome.
         self._under_way = 0
         self._idle = asyncio.Event()
         self._is_closed = False
@@ -64,19 +64,19 @@ class BoundObligations:
         return BlockingObligations(self, self._loop)
 
     async def close(self) -> Held:
-        """Let nothing more be bound, wait for what is being reserved, and say what is to be settled."""
+        """Let nothing more be bound, wait for what is being reserved, and return what is to be settled."""
         self._is_closed = True
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()
-        for obligation_id in tuple(self._unsure):  # What is not there by now never will be: it is looked for in order.
+        for obligation_id in tuple(self._unsure):  # A miss is final: ``is_there`` takes its turn.
             if not await self._obligations.is_there(obligation_id):
                 del self._held[obligation_id]
             self._unsure.discard(obligation_id)
         return tuple(self._held.items())
 
     async def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """A store belongs to one loop; whoever runs on another is brought there."""
+        """A store belongs to one loop: a caller on another loop waits for the coroutine there."""
         if asyncio.get_running_loop() is self._loop:
             return await coroutine
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))

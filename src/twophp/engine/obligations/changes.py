@@ -2,8 +2,8 @@
 
 An ``ObligationCommand`` is such a change before it is made: the keys that it names and, called inside the
 transaction, the decision with everything that follows from it: records and audit lines, the sealed payload, what is
-owed to others, the place in a budget. What it turns out to need it asks for by raising; its maker reads that and calls
-it again.
+owed to others, the place in a budget. If it needs more, it raises ``NeedsKey`` or ``NeedsPayload``; its maker reads
+that and calls it again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NeedsKey(Exception):
 
 
 class NeedsPayload(Exception):
-    """What is owed must be read first; nothing was written."""
+    """The payload of what is owed must be read first; nothing was written."""
 
     def __init__(self, obligation_id: str) -> None:
         super().__init__(obligation_id)
@@ -64,7 +64,7 @@ class NeedsPayload(Exception):
 
 
 class ObligationCommand:
-    """A change that is to be made, and what was found out for it. A ``Decide``; no closure, so it leaves no cycle."""
+    """A change that is to be made, and what was read for it. A ``Decide``; no closure, so it leaves no cycle."""
 
     __slots__ = ("_follows", "keys", "payloads", "reads", "then")
 
@@ -80,7 +80,7 @@ class ObligationCommand:
 
 
 class Reserving(ObligationCommand):
-    """Records a tentative effect. The first key is the new obligation's, the second whoever may be in the way."""
+    """Records a tentative effect. The first key is the new obligation's, the second that of a possible holder."""
 
     __slots__ = ("_command", "_seals")
 
@@ -121,7 +121,7 @@ class Settling(ObligationCommand):
         """See ``ObligationCommand``."""
         decision = decide(records.get(self.keys[0]), self.command, records.now)
         made = self._follows.of(self, records, decision, NO_SEALS)
-        if self._apply and decision.code is None:  # A refusal applies nothing, whatever else it changed (A-73).
+        if self._apply and decision.code is None:  # A refusal applies nothing, even where it changed the record (A-73).
             made = msgspec.structs.replace(made, statements=self._apply)
         return made if self.then is None else self.then(records, made)
 
@@ -129,8 +129,8 @@ class Settling(ObligationCommand):
 class Leaking(ObligationCommand):
     """Rolls back those of ``visited`` that are at or over their timeout. Its answer is a list of decisions.
 
-    One whose release is owed and whose payload nobody can open stays as it is, named in ``left``: rolled back, it would
-    keep nothing to release by. It is no reason to keep the others.
+    An obligation whose release is owed and whose payload cannot be opened stays as it is, named in ``left``: rolled
+    back, it would keep nothing to release by. The others are rolled back all the same.
     """
 
     __slots__ = ("_command", "_visited", "left")
@@ -151,10 +151,10 @@ class Leaking(ObligationCommand):
 
 
 class SettlingAll(ObligationCommand):
-    """Commits or rolls back all of these, together with whatever else the same change holds.
+    """Commits or rolls back all of these, together with what else the same change holds.
 
-    A commit that one of them refuses is raised, so that nothing of the change happens. Its answer is a list of
-    decisions, kept in ``decisions`` too for whoever tells of them once they are durable.
+    If one of them refuses the commit, that is raised, and nothing of the change happens. The answer is a list of
+    decisions, kept in ``decisions`` too for the caller, which tells the listener once they are durable.
     """
 
     __slots__ = ("_command", "_ids", "decisions")
@@ -209,7 +209,7 @@ class Consequences:
         return Change(answer=decisions, puts=(*puts, *counts), drops=gone)
 
     def lacks(self, wanted: ObligationCommand, settled: Obligation) -> bool:
-        """Whether something is owed whose payload is not at hand."""
+        """Whether something is owed whose payload was not read."""
         return self._owes(settled) and settled.obligation_id not in wanted.payloads
 
     def _owes(self, settled: Obligation) -> bool:

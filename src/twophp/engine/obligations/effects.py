@@ -1,8 +1,8 @@
 """What becomes of an obligation outside: its effect once it is Committed, its release once it is rolled back.
 
 Both are owed by the very change that settles the obligation, as a job of the outbox (A-72): all or nothing at the point
-of decision, delivered at least once after it. Whoever delivers drops repeats by the obligation's id, which is the same
-on every attempt. The payload travels with the job, so that a rolled-back obligation keeps nothing.
+of decision, delivered at least once after it. An act drops repeats by the obligation's id, which is the same on every
+attempt. The payload travels with the job, so that a rolled-back obligation keeps nothing.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def letter_for(settled: Obligation, payload: bytes) -> OutboxMessage:
 
 
 def act_deliverer(acts: Mapping[str, Act]) -> Deliver:
-    """Delivers jobs by the flow they are named after. A flow that nobody acts on has nothing to do."""
+    """Delivers jobs by the flow they are named after. A flow without an act needs nothing done."""
     callers = {flow: Caller(act, "twophp-effect") for flow, act in acts.items()}
 
     async def deliver(delivery: Delivery) -> None:

@@ -43,7 +43,7 @@ class Fencing:
         decision = admitted(await self._obligations.make(wanted), f"resource {resource!r}")
         held = decision.obligation
         assert held is not None
-        # Without a step it was made before, by a try whose end nobody could tell: then its token is in the store.
+        # Without a step it was made before, by a try of unknown outcome: then its token is in the store.
         number = decision.steps[-1].fence if decision.steps else await self._number_of(resource, held.obligation_id)
         return Token(resource, number, held.obligation_id, held.overdue_at)
 
@@ -55,18 +55,18 @@ class Fencing:
         return number
 
     async def check(self, resource: str, number: int) -> None:
-        """Raise StaleToken unless this very token holds the resource now. For whatever the resource protects."""
+        """Raise StaleToken unless this very token holds the resource now. What the resource protects calls it."""
         fence, held = await self._store.read((by_resource(resource), by_flow_and_key(FENCING, resource)))
         if not is_current(fence, number, held, self._store.now()):
             raise StaleToken(f"token {number} does not hold {resource!r}")
 
     async def release(self, token: Token, trace_id: str, *, apply: tuple[Statement, ...] = ()) -> Decision:
-        """Let go after the work is done. ``apply`` is written only if the token still holds: both or neither."""
+        """Release the resource after the work is done. ``apply`` is written only if the token still holds it."""
         wanted = self._obligations.settling(token.obligation_id, Commit(trace_id=trace_id), apply)
         return admitted(await self._obligations.make(wanted), f"token {token.number} of {token.resource!r}")
 
     async def give_up(self, token: Token, trace_id: str) -> Decision:
-        """Let go without having done it. Always succeeds for whoever has not released it."""
+        """Release the resource without having done the work. Always succeeds for a token that was not released."""
         wanted = self._obligations.settling(token.obligation_id, Rollback(trace_id=trace_id))
         return admitted(await self._obligations.make(wanted), f"token {token.number} of {token.resource!r}")
 

@@ -1,11 +1,11 @@
-"""The life of obligations against a store: reserve, commit, roll back, and what time asks for.
+"""The life of obligations against a store: reserve, commit, roll back, and what becomes due with time.
 
 Every flow has the same shape: name the keys, decide inside the transaction, and write everything that follows from the
 decision as one change (``engine.obligation_changes``). The rules are all in ``core.obligation``; nothing is decided
 here.
 
-``reserving`` and ``settling`` are the changes themselves. Whoever has more to make durable in the same transaction (a
-fencing token, the intent that a handler executes) adds to them before they are made.
+``reserving`` and ``settling`` return the changes themselves. A caller that has more to make durable in the same
+transaction (a fencing token, the intent that a handler executes) adds to a change before it is made.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ log: Final = logging.getLogger("twophp.obligations")
 SCAN_PAGE: Final = 64
 """How many obligations one transaction of a scan looks at."""
 MOST_LEFT: Final = 10_000
-"""How many that cannot be released a scan goes past; behind more, others wait."""
+"""How many obligations that cannot be released a scan skips; behind more of them, others wait."""
 TRIES: Final = 8
-"""How often a change may be made again because it needed something, or nobody could tell what became of it."""
+"""How often a change may be made again because it needed more, or because its outcome was unknown."""
 
 MAY_BE_MADE_AGAIN: Final = (NeedsKey, NeedsPayload, BudgetExhausted, CommitUnknown, StorePoisoned)
-"""What is no answer: the change was not made, or nobody can tell, and making it again gets further."""
+"""Errors that are no answer: the change was not made, or its outcome is unknown, and making it again gets further."""
 
 DecisionListener: TypeAlias = Callable[[Decision], None]
-"""Hears of every decision once it is durable; must be quick and must not raise."""
+"""Called with every decision once it is durable; must be quick and must not raise."""
 
 
 class Scanned(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leak scan did. ``scanned``: Reserved when it began (A-77)."""
+    """What a leak scan did. ``scanned``: how many were Reserved when it began (A-77)."""
 
     scanned: int
     leaked: tuple[Obligation, ...] = ()
@@ -96,7 +96,7 @@ class Obligations:
     ) -> None:
         """An outbox is needed only where the rules name effects or releases.
 
-        Without a vault payloads are kept as they are: in memory, where a key would lie beside them.
+        Without a vault payloads are kept in plain: only in memory, where a key would lie beside them.
         """
         self._store = store
         self._vault = vault
@@ -134,7 +134,7 @@ class Obligations:
         return self.make(self.settling(obligation_id, command))
 
     async def scan(self, trace_id: str = "") -> Scanned:
-        """The leak oracle: roll back whatever is at or over its timeout, and say so (OBL-LEAK-3 to -7)."""
+        """The leak oracle: roll back what is at or over its timeout, and return it (OBL-LEAK-3 to -7)."""
         scanned = await self._store.reserved()
         leaked: list[Obligation] = []
         left: dict[str, None] = {}
@@ -148,7 +148,7 @@ class Obligations:
         return Scanned(scanned=scanned, leaked=tuple(leaked))
 
     def forget(self) -> Coroutine[Any, Any, int]:
-        """Let go of what was settled longer ago than the rules keep it; how many there were. Their history stays."""
+        """Delete what was settled longer ago than the rules keep it, and return how many. Their history stays."""
         return forget_settled(self._store, self._rules.retention_ms)
 
     async def look(self, obligation_id: str) -> Obligation | None:
@@ -158,12 +158,12 @@ class Obligations:
         return obligation
 
     async def is_there(self, obligation_id: str) -> bool:
-        """Whether it was reserved, by whoever asked for it before now: takes its turn behind what still waits."""
+        """Whether it was reserved by a call before this one. Takes its turn behind changes that still wait."""
         (obligation,) = await transacted(self._store, ReadRecords((by_id(obligation_id),)))
         return obligation is not None
 
     async def payload(self, obligation_id: str) -> Any:
-        """What was reserved. None once it was rolled back, or if there was nothing."""
+        """What was reserved. None once it was rolled back, or if there was no payload."""
         return decode_payload(await self._stored_payload(obligation_id))
 
     # The changes.
@@ -181,7 +181,7 @@ class Obligations:
         return self.reserving_with(*self.command(flow, payload, trace_id, key, timeout_ms, intent))
 
     def reserving_with(self, command: Reserve, sealed: Sealed | None) -> ObligationCommand:
-        """The same, of what ``command`` found."""
+        """The same, from the result of ``command``."""
         keys: tuple[Key, ...] = (by_id(command.obligation_id),)
         if command.key:
             keys = (*keys, by_flow_and_key(command.flow, command.key))
@@ -213,12 +213,12 @@ class Obligations:
     # What an intent holds.
 
     async def held_by(self, intent: str) -> Held:
-        """What the handler of this intent has Reserved: for whoever recovers it after a crash (A-34)."""
+        """What the handler of this intent has Reserved, for the owner that recovers the intent after a crash (A-34)."""
         found = await self._store.obligations(Question(state=State.RESERVED.value, intent=intent, limit=MOST_ROWS))
         return tuple((one.obligation_id, one.flow) for one in found)
 
     async def has_leaked(self, intent: str) -> bool:
-        """Whether a scan was there before whoever recovers. No index knows: it is asked once after a crash."""
+        """Whether a scan rolled one back before the recovery. No index helps: this is asked once after a crash."""
         found = await self._store.obligations(Question(state=State.ROLLED_BACK.value, intent=intent, limit=MOST_ROWS))
         return any(one.resolution == "leak_scan" for one in found)
 
@@ -231,13 +231,13 @@ class Obligations:
         return wanted
 
     async def release(self, held: Held, trace_id: str) -> None:
-        """Roll all of these back by themselves."""
+        """Roll all of these back, in a change without their intent."""
         wanted = await self.together(held, trace_id, succeeded=False)
         await self._made(wanted)
         self.tell(wanted.decisions)
 
     def tell(self, decisions: Sequence[Decision]) -> None:
-        """These have become durable."""
+        """Wake the outbox and call the listener: these decisions are durable."""
         if self._outbox is not None:
             self._outbox.wake()
         if self._told is not None:
@@ -245,18 +245,18 @@ class Obligations:
                 self._told(decision)
 
     async def make(self, wanted: ObligationCommand) -> Decision:
-        """Make a change, whatever it turns out to need, and tell what became of it."""
+        """Make a change with all that it needs, and tell the listener the decision."""
         decision: Decision = await self._made(wanted)
         self.tell((decision,))
         return decision
 
     @property
     def is_plain(self) -> bool:
-        """Whether a record and its line are all there is to a command: nothing to read or count, to wake or to tell."""
+        """Whether a command changes only a record and its line, with nothing to read or count, to wake or to tell."""
         return self._outbox is None and self._told is None and not self._rules.budgets
 
     async def _made(self, wanted: ObligationCommand, admission: Admission = "accepted") -> Any:
-        if self._outbox is not None:  # What cannot be opened matters only to whoever asks for it, in ``_remedy``.
+        if self._outbox is not None:  # A payload that cannot be opened matters only if it is needed (``_remedy``).
             await self._read_payloads(wanted, errors=VaultError)
         try:
             return await self._store.transact(AdHocCommand(wanted.keys, wanted, admission))
@@ -291,13 +291,13 @@ class Obligations:
                 wanted.reads = (*wanted.reads, error.obligation_id)
                 await self._read_payloads(wanted)
             case BudgetExhausted():
-                if not await self._leak_page("", {}):  # Whoever is overdue keeps nobody from a budget.
+                if not await self._leak_page("", {}):  # An overdue obligation must not use up a budget.
                     raise error
-            case _:  # Nobody could tell whether it was written. With the store open again, deciding tells (A-42).
+            case _:  # It is unknown whether it was written. Deciding again, in the reopened store, finds out (A-42).
                 await self._store.reopen()
 
     async def _read_payloads(self, wanted: ObligationCommand, *, errors: type[Exception] | tuple[()] = ()) -> None:
-        """Have at hand what may have to be released or delivered. A payload never changes, so there is no race.
+        """Read the payloads that may have to be released or delivered. A payload never changes, so there is no race.
 
         Those that fail with one of ``errors`` are left out.
         """
@@ -312,7 +312,7 @@ class Obligations:
     async def _leak_page(
         self, trace_id: str, left: dict[str, None], admission: Admission = "accepted"
     ) -> list[Obligation]:
-        """Roll back some that are overdue; none if there are no more but ``left``, who are in nobody's way."""
+        """Roll back some that are overdue; none if only those of ``left`` remain, which are skipped."""
         while keys := await self._overdue(left):
             wanted = Leaking(self._follows, keys, self._follows.budget_keys, Scan(trace_id=trace_id))
             decisions: Sequence[Decision] = await self._made(wanted, admission)

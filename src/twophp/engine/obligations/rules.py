@@ -42,7 +42,7 @@ class Rules(SettingsStruct, frozen=True, kw_only=True):
         rules = [
             (self.leak_timeout_ms > 0, "leak_timeout_secs must be positive"),
             (self.scan_interval_s > 0, "scan_interval_secs must be positive"),
-            # A-76: a scan that comes by more seldom would find obligations that are late by more than their timeout.
+            # A-76: a scan at longer intervals would find obligations that are late by more than their timeout.
             (
                 self.scan_interval_s * 1_000 <= self.leak_timeout_ms,
                 "scan_interval_secs must not be above leak_timeout_secs",
@@ -81,7 +81,7 @@ def rules_for(
 ) -> Rules:
     """The rules as users say them: seconds, the flows beside the contract's five, one budget for all flows or for some.
 
-    The interval is never above the timeout by default: who shortens the one shortens the other with it (A-76).
+    The interval is never above the timeout by default: a service that shortens one shortens both (A-76).
     """
     said: dict[str, float | None] = {
         "leak_timeout_secs": leak_timeout_secs,
