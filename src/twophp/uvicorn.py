@@ -4,11 +4,11 @@
     twophp serve shop.main:app
 
 Phase 1, replays, refusals and status reads are the middleware's own answers, so they need no way through uvicorn's ASGI
-interface and the layers around the middleware. The application itself is called as ever, and so is everything that the
-protocol does not write by itself: an answer with a framing of its own, whatever raises, a connection that cannot be
-written to right now. Those are handed to all layers, and the middleware goes on where the short-cut left off.
+interface and the layers around the middleware. The application itself is called as ever. What the protocol does not
+write by itself goes to all layers too: an answer with a framing of its own, an error, a connection that cannot be
+written to right now. There the middleware goes on where the short-cut left off.
 
-Layers that would be bypassed keep the server from starting (``bypassed_middleware``), unless it is told to bypass them:
+Layers that would be bypassed keep the server from starting (``bypassed_middleware``), unless the operator allows it:
 ``TWOPHP_BYPASS_MIDDLEWARE=1``. Then Phase 1 and replays go without them, and what runs the application goes through.
 """
 
@@ -83,16 +83,16 @@ class ShortCut:
         self._acts_on_origin = surrounding.acts_on_origin
         settings = self.middleware.settings
         self._needs_nobody = settings.identify is anonymous and settings.late_confirm_guard is None
-        # Uvicorn's own log of every ASGI message, at the level "trace": there is to be one for these requests, too.
+        # Uvicorn's own log of every ASGI message, at the level "trace", must have these requests too.
         self._lanes: dict[int, tuple[Shape, bool]] = {}
         self._is_logged = any(type(layer) is MessageLoggerMiddleware for layer in surrounding.outer)
 
     def is_open(self) -> bool:
-        """Whether it may be used at all just now."""
+        """Whether the short-cut may be used at all just now."""
         return not (self._is_logged or self._surrounding.is_traced())
 
     def takes(self, scope: Scope) -> bool:
-        """Whether a request is the middleware's to answer, and nobody else has to see it."""
+        """Whether the middleware answers this request, and no other layer has to see it."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if not opted_in(headers) or (scope["method"] in READS and not asks_for_status(headers)):
             return False
@@ -101,7 +101,7 @@ class ShortCut:
         return not self._has_bypassed or not self._may_run(scope)
 
     def laned(self, headers: list[tuple[bytes, bytes]]) -> Shape | None:
-        """The shape of a request that goes the lane: an ordinary registration or confirm, and nothing unusual."""
+        """The shape of a request that may go the lane: an ordinary registration or confirm; None for any other."""
         shape = self.middleware.shape_of(headers)
         if not shape.asks or headers[shape.enabled][1] != TRUE or self._has_bypassed:
             return None
@@ -122,7 +122,7 @@ class ShortCut:
         return self.middleware.recalls(lane.scope["headers"][shape.server_id][1].decode("latin-1"))
 
     def answered_in_lane(self, lane: Lane) -> Answering:
-        """The middleware's answer; there is nothing for a proxy's rules to find in such a request."""
+        """The middleware's answer. A request of the lane has no field that a proxy's rules look at."""
         self._surrounding.note(lane.scope)
         return self.middleware.answered(lane.scope, lane.receive, lane.shape)
 
@@ -136,7 +136,7 @@ class ShortCut:
         return not self.middleware.recalls(found[_SERVER_ID].decode("latin-1"))
 
     def is_repeat(self, scope: Scope) -> bool:
-        """Whether its answer is at hand: a confirm of a recent outcome, without a body, and nobody has to be asked."""
+        """Whether its answer is in memory: a confirm of a recent outcome, without a body, without authentication."""
         if not self._needs_nobody:
             return False
         found = dict(scope["headers"])
@@ -148,7 +148,7 @@ class ShortCut:
         )
 
     async def answered(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
-        """The middleware's answer to a scope as the layers around it would have handed it on."""
+        """The middleware's answer to a scope that is changed as the layers around it would have changed it."""
         for proxy in self._proxies:
             await proxy(scope, receive, send)  # type: ignore[arg-type] # Uvicorn's own types.
         self._surrounding.note(scope)
@@ -156,7 +156,7 @@ class ShortCut:
 
 
 def _alone(proxy: ProxyHeadersMiddleware) -> ProxyHeadersMiddleware:
-    """The same rules about whom to trust, and nothing behind them: what is left is what they do to a scope."""
+    """The same proxy rules around an application that does nothing: only what they change in a scope is left."""
     alone = copy(proxy)
     alone.app = _nothing
     return alone
@@ -202,8 +202,8 @@ def _found(app: Any) -> ShortCut:
 class Protocol(HttpToolsProtocol):
     """Uvicorn's protocol, with the short-cut. Reading, pipelines, time limits and drain are uvicorn's own."""
 
-    _is_reading = False  # A request's head has just been read, so nobody else is being answered.
-    _has_none = False  # And there is no name of ours in it.
+    _is_reading = False  # A request's head has just been read, so no other request is being answered.
+    _has_none = False  # The latest bytes have no name of ours in them.
     _lane: Lane | None = None  # A request whose end is still to come with the same data.
 
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
@@ -212,7 +212,7 @@ class Protocol(HttpToolsProtocol):
         self._short_cut = short_cut if short_cut.is_open() else None
 
     def data_received(self, data: bytes) -> None:
-        """See uvicorn. Of a head that came with these bytes alone, they say whether there is a name of ours in it."""
+        """See uvicorn. If a head came with these bytes alone, one search tells whether it has a name of ours."""
         scope: Any = self.scope  # None before the first request.
         self._has_none = len(data) <= _NEAR_BYTES and (scope is None or "method" in scope) and _OURS not in data.lower()
         super().data_received(data)
@@ -248,7 +248,7 @@ class Protocol(HttpToolsProtocol):
 
     def _leave_lane(self, lane: Lane) -> None:
         """The end of the request did not come with its head: it is read as any other."""
-        self._lane = self.cycle = None  # type: ignore[assignment] # As before its head: whoever was before is answered.
+        self._lane = self.cycle = None  # type: ignore[assignment] # As before its head: all before it are answered.
         self._begin()
         if lane.body:
             super().on_body(lane.body)
@@ -294,14 +294,14 @@ class Protocol(HttpToolsProtocol):
             given: Given = partial(_same, answer)
         except Exception as error:  # noqa: BLE001 - As in ``_answer``.
             given = partial(_raise, error)
-        except BaseException as error:  # noqa: BLE001 - A shutdown that has waited long enough: uvicorn's to tell.
+        except BaseException as error:  # noqa: BLE001 - A shutdown that has waited long enough: uvicorn reports it.
             await self.cycle_of(lane).run_asgi(partial(_raised, error))
             return
         lane.scope[GIVEN] = given
         await self.cycle_of(lane).run_asgi(self.app)
 
     def cycle_of(self, lane: Lane) -> RequestResponseCycle:
-        """The same as uvicorn would have it by now."""
+        """The request as uvicorn's cycle, in the state that uvicorn would have it in by now."""
         event = asyncio.Event()
         cycle = RequestResponseCycle(
             scope=lane.scope,
@@ -322,7 +322,7 @@ class Protocol(HttpToolsProtocol):
             cycle.body += lane.body
         if not lane.has_told or lane.disconnected:
             event.set()
-        if self._latest() is lane:  # Else one that came later waits in the pipeline.
+        if self._latest() is lane:  # Else a later request waits in the pipeline.
             self.cycle = cycle
         return cycle
 
@@ -338,7 +338,7 @@ class Protocol(HttpToolsProtocol):
             self._is_reading = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Begin to answer a request. What ``limit_concurrency`` refuses has another application."""
+        """Begin to answer a request. For one that ``limit_concurrency`` refuses, ``app`` is another application."""
         scope: Any = cycle.scope
         receive: Any = cycle.receive  # Uvicorn has types of its own for messages.
         send: Any = cycle.send
@@ -346,8 +346,8 @@ class Protocol(HttpToolsProtocol):
         has_none = self._has_none and self._is_reading  # What waited in a pipeline came with other bytes.
         if has_none or app is not self.app or short_cut is None or not short_cut.takes(scope):
             super()._start_asgi_task(cycle, app)
-        # What waited in a pipeline is begun when the one before it ends: without a task of its own, a thousand of them
-        # would end inside each other.
+        # A request that waited in a pipeline begins when the one before it ends: without a task of its own for each, a
+        # thousand of them would end inside each other.
         elif not (self._is_reading and short_cut.is_repeat(scope)):
             answering = partial(short_cut.answered, scope, receive, send)
             super()._start_asgi_task(cycle, partial(self._answer, answering, cycle))
@@ -355,7 +355,7 @@ class Protocol(HttpToolsProtocol):
             super()._start_asgi_task(cycle, partial(self._answer, lambda: rest, cycle))
 
     def _begun(self, answering: Answering, cycle: RequestResponseCycle | Lane) -> Awaitable[Answer | None] | None:
-        """Answer without a task what needs not wait. None, or what is left to do."""
+        """Answer without a task what need not wait. Return None, or what is left to do."""
         try:
             pending = answering.send(None)
         except StopIteration as told:
@@ -387,7 +387,7 @@ class Protocol(HttpToolsProtocol):
         await self.app(scope, receive, send)
 
     def _says(self, answer: Answer, cycle: RequestResponseCycle | Lane) -> bool:
-        """Send it, if it is one of the usual ones: to a client that reads, all at once, with a plain length."""
+        """Write a usual answer at once: to a client that reads, with a plain length. False for any other answer."""
         if cycle.disconnected:
             return True
         run = answer.run
@@ -395,7 +395,7 @@ class Protocol(HttpToolsProtocol):
             if not run.is_over or (run.raised is not None and run.intent.mode is Mode.TRANSPARENT):
                 return False
             if cycle.access_log:
-                take_over(run.context)  # For whoever writes the log.
+                take_over(run.context)  # Log filters may read the handler's context variables.
         if cycle.flow.write_paused or cycle.scope["method"] == "HEAD":
             return False
         head = head_of(answer, STATUS_LINE[answer.status], cycle.default_headers, keep_alive=cycle.keep_alive)
@@ -424,12 +424,12 @@ async def _told(given: Given) -> Answer | None:
 
 @coroutine
 def _rest(answering: Answering, pending: object) -> Generator[Any, Any, Answer | None]:
-    """A coroutine whose first step was taken, and what it waits for since: hand that on, as ``await`` would."""
+    """Await a coroutine whose first step was taken already: pass on what it waits for, as ``await`` would."""
     try:
         while True:
             try:
                 told = yield pending
-            except BaseException as error:  # noqa: BLE001 - A cancellation is the coroutine's to hear of.
+            except BaseException as error:  # noqa: BLE001 - A cancellation goes to the coroutine.
                 pending = answering.throw(error)
             else:
                 pending = answering.send(told)
@@ -466,7 +466,7 @@ _startup: Final = Server.startup
 
 
 async def _checked_startup(self: Server, sockets: Any = None) -> None:
-    """Uvicorn makes a protocol for the first time when somebody connects; what is refused has to be refused before."""
+    """Refuse at the start what cannot work: uvicorn makes its first protocol only when a client connects."""
     kind: object = self.config.http_protocol_class
     if isinstance(kind, type) and issubclass(kind, Protocol):
         try:

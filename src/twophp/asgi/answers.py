@@ -34,7 +34,7 @@ _RESOURCE_ID: Final = fields.RESOURCE_ID.key
 _WAITING, _AUTO_CONFIRM, _TRANSPARENT = Phase.WAITING_CONFIRM, Mode.AUTO_CONFIRM, Mode.TRANSPARENT
 STATUS_PATH: Final = "/_2php/intents/"
 _CACHING: Final = frozenset({b"cache-control", b"expires", b"pragma", b"age"})
-_LOOKED_AT: Final = OF_THE_MOMENT | _CACHING | fields.BY_KEY.keys()  # Any other field is told as it is.
+_LOOKED_AT: Final = OF_THE_MOMENT | _CACHING | fields.BY_KEY.keys()  # Any other field is passed on as it is.
 _NAMING: Final = frozenset({b"location", _RESOURCE_ID})
 _MESSAGES: Final = frozenset((fields.MESSAGE.key, kind.title.encode()) for kind in PROBLEMS.values())
 
@@ -48,7 +48,7 @@ def of_problem(found: Problem) -> Answer:
 
 
 def of_error(error: TwoPHPError) -> Answer:
-    """What became of a request that could not be served; whoever may try again is told when."""
+    """The answer to a request that could not be served. It says when to try again, if the client may."""
     code = error.code
     if isinstance(error, StoreUnavailable) and code not in PROBLEMS:
         code = StoreUnavailable.default_code  # Why a ledger cannot be reached is for the log.
@@ -63,7 +63,7 @@ def of_error(error: TwoPHPError) -> Answer:
 
 
 def closing(answer: Answer, scope: Scope) -> Answer:
-    """The same, and the connection is closed: the rest of the request is not waited for. HTTP/2 has no such field."""
+    """The same answer, and the connection closes: the server does not wait for the rest. HTTP/2 has no such field."""
     if not scope.get("http_version", "1.1").startswith("1"):
         return answer
     return Answer(answer.status, (*answer.headers, (b"connection", b"close")), answer.body)
@@ -77,7 +77,7 @@ def refused(code: str, *, retry_after_s: int | None = None) -> Answer:
 def registered(
     intent: Intent, ttl_ms: int, deadline_at: Instant, *, expose_policy: ReplayPolicy | None = None
 ) -> Answer:
-    """Phase 1 (draft §5.2.2). A repeat is told what is left of the time, and how far the intent has come (T2).
+    """Phase 1 (draft §5.2.2). A repeat gets what is left of the time, and how far the intent has come (T2).
 
     ``deadline_at`` is by the machine's clock: a client compares it with the answer's Date (A-25).
     """
@@ -169,7 +169,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def status_read(intent: Intent, settled: Settled | None, root_path: str, now: Instant) -> Answer:
-    """What a poll is told (A-04): it looks at Phase-State alone, so a failure is a successful read of a failure."""
+    """The answer to a poll (A-04). A poll reads Phase-State alone, so a failure is a successful read of a failure."""
     if intent.phase is Phase.PROCESSING:
         return accepted(intent, root_path)
     if settled is None:  # A-27: expired from the deadline on, whether or not the sweeper has been here.

@@ -4,7 +4,7 @@ Preflights are the application's, or its CORS middleware's, and are left alone. 
 
     app.add_middleware(CORSMiddleware, allow_headers=[..., *CORS_ALLOW_HEADERS], expose_headers=CORS_EXPOSE_HEADERS)
 
-Where nobody can be told the second list, ``ExposeFields`` around the whole application adds it.
+Where no CORS middleware can take the second list, ``ExposeFields`` around the whole application adds it.
 """
 
 from __future__ import annotations

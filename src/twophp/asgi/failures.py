@@ -1,4 +1,4 @@
-"""A two-phase request that could not be served: what its client is told, and what the log is."""
+"""A two-phase request that could not be served: the answer to its client, and the log line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log: Final = logging.getLogger("twophp.server")
 
 
 def failed(error: TwoPHPError, scope: Scope, conditions: Conditions) -> Answer:
-    """What it is answered. A failure of ours is said in the log as well."""
+    """The answer. A failure of ours is logged as well."""
     answer = answers.of_error(error)
     if answer.status >= answers.INTERNAL_ERROR:
         if isinstance(error, StoreError):
             conditions.known(logging.WARNING, "a two-phase request was refused", error=error)
-        elif error.code != NOT_SETTLED:  # Whoever settles has said so.
+        elif error.code != NOT_SETTLED:  # The execution that settles has logged it.
             log.error("a two-phase request failed", exc_info=error)
     return answers.closing(answer, scope) if error.code == "body_too_slow" else answer

@@ -1,4 +1,4 @@
-"""One opted-in request: what it asks for, what becomes durable, what it is answered."""
+"""One opted-in request: what it asks for, what becomes durable, and its answer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _STANDARD, _ASYNC, _TRANSPARENT = Mode.STANDARD, Mode.ASYNC, Mode.TRANSPARENT
 
 
 class Arrived(msgspec.Struct):
-    """A request that opted in. Its ``Head`` is made when somebody first asks for it: most services never do."""
+    """A request that opted in. Its ``Head`` is made at its first use: most services never use it."""
 
     scope: Scope
     method: str
@@ -79,7 +79,7 @@ class Arrived(msgspec.Struct):
 
 
 class Handshake:
-    """Answers requests for one server. Holds nothing between them: what must survive is in the store."""
+    """Answers requests for one server. It holds no state between them: what must survive is in the store."""
 
     def __init__(self, server: Server, shapes: Shapes, conditions: Conditions) -> None:
         settings = server.settings
@@ -90,8 +90,8 @@ class Handshake:
         self._executions = server.executions
         self._now = server.store.now
         self._guard = settings.late_confirm_guard
-        # Without a guard re-authentication is what is left, and Phase 2 has been through it, if there is anybody to
-        # authenticate (A-24).
+        # Without a guard, a late confirm needs re-authentication alone (A-24). Phase 2 has done that before, unless
+        # every client is anonymous.
         self._unguarded = settings.identify is not anonymous
         self._everybody = principal_of(ANONYMOUS) if settings.identify is anonymous else None
         self._is_confirm = (settings.confirm_suffix, f"{settings.confirm_suffix}/")
@@ -106,12 +106,12 @@ class Handshake:
         self._seconds = asyncio.get_running_loop().time
 
     async def answered(self, scope: Scope, receive: Receive, shape: Shape) -> Answer | None:
-        """What answers it, or None if the request is the application's alone. Checks stand in the order of T1."""
+        """The answer, or None if the request is the application's alone. Checks stand in the order of T1."""
         requests = self._server.requests
         requests.count += 1
         try:
             settings, method = self._settings, scope["method"]
-            if self._executions.around is None:  # No lifespan came by, as inside a mount: a live request has to tell.
+            if self._executions.around is None:  # No lifespan, as inside a mount: take it from a live request.
                 self._executions.around = surroundings(scope)
             root = scope.get("root_path")
             seen: str = seen_path(scope) if root else scope["path"]
@@ -144,7 +144,7 @@ class Handshake:
                 requests.left()
 
     def _asked(self, arrived: Arrived, path: str) -> Any:
-        """What it asks for. The ordinary request is read by the places of its fields, any other by all the rules."""
+        """What the request asks for. An ordinary one is read by its fields' places, any other by all the rules."""
         shape, headers = arrived.shape, arrived.scope["headers"]
         if shape.asks and headers[shape.enabled][1] == TRUE:
             server_id = headers[shape.server_id][1] if shape.asks == "confirm" else None
@@ -153,7 +153,7 @@ class Handshake:
         return self._parse(arrived.method, path, headers)
 
     def _head(self, arrived: Arrived) -> Head:
-        """What ``identify``, the guards and the hooks see of it."""
+        """What ``identify``, the guards and the hooks see of the request."""
         head = arrived.head
         if head is None:
             head = arrived.head = head_of(arrived.scope, arrived.at, self._server.store.wall_ahead_ms())
@@ -196,7 +196,7 @@ class Handshake:
         return await self._runs.run_plain(_intent_of(decision), scope)
 
     async def _whoever(self, head: Head) -> str:
-        """Whether a plain request may pass is the application's to say; the ledger only notes who it seemed to be."""
+        """The identity of a plain request, for the ledger alone. The application decides whether it may pass."""
         try:
             principal = authenticate(self._settings.identify, head)
             return principal if isinstance(principal, str) else await principal
@@ -204,9 +204,9 @@ class Handshake:
             return principal_digest("unidentified", "", "plain")
 
     def _is_ours(self, scope: Scope, path: str, endpoint: Endpoint | None) -> bool:
-        """Whether it may read, register or confirm what is enrolled (A-07, A-15).
+        """Whether the request may read, register or confirm what is enrolled (A-07, A-15).
 
-        A confirm is a POST, whatever it confirms (A-01).
+        A confirm is a POST, whatever the Phase 1 method was (A-01).
         """
         method = scope["method"]
         if method in _READS:
@@ -255,7 +255,7 @@ class Handshake:
         intent = decision.intent
         if type(decision.verdict) is Goto and intent is not None:
             ttl_ms = intent.ttl_ms
-            # It will most likely be confirmed here. Nobody but a new registration may fill that memory.
+            # It will most likely be confirmed here. Only a new registration may fill that memory.
             self._executions.expect(intent.server_correlation_id, request)
         elif type(decision.verdict) is Refuse:
             return _refused(decision)
@@ -278,7 +278,7 @@ class Handshake:
         arrived: Arrived,
         began: float,
     ) -> Answer:
-        """Auto-confirm and transparent (draft §5.5): the same channel brings the final answer."""
+        """Auto-confirm and transparent (draft §5.5): the answer to this request is the final one."""
         scope = arrived.scope
         decision = await self._registered_by_server(command, request, policy, refusal, callback, scope)
         if await self._follows(decision, arrived):
@@ -295,7 +295,7 @@ class Handshake:
             late = answers.refused("still_processing", retry_after_s=answers.RETRY_AFTER_S)  # T2 row 2
             answer = late if settled is None else self._runs.final(settled)
         if self._times:
-            self._server.observer.answered(2, intent, self._seconds() - began)  # It waited for the handler.
+            self._server.observer.answered(2, intent, self._seconds() - began)  # The time includes the handler's.
         return answer
 
     async def _follows(self, decision: IntentDecision, arrived: Arrived) -> bool:
@@ -305,7 +305,7 @@ class Handshake:
     def _registration(
         self, asked: PhaseOne, arrived: Arrived, principal: str, body: bytes, policy: Policy
     ) -> tuple[Register, StoredRequest]:
-        """The command of one change that makes an intent durable (draft §9.5), and what is kept of the request."""
+        """The command whose change makes an intent durable (draft §9.5), and what is kept of the request."""
         server, scope, shape, path = self._server, arrived.scope, arrived.shape, arrived.path
         headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
         method, query = arrived.method, scope.get("query_string", b"")
@@ -349,7 +349,7 @@ class Handshake:
         callback: str | None,
         scope: Scope,
     ) -> IntentDecision:
-        """Registered and confirmed at once: whoever is cut off from here on may have crossed the point of no return."""
+        """Register and confirm in one change. A request cut off in here may have crossed the point of no return."""
         register: Callable[..., Awaitable[IntentDecision]] = partial(
             self._server.intents.register, command, encode(request), policy, refusal=refusal
         )
@@ -365,22 +365,22 @@ class Handshake:
         self, register: Callable[..., Awaitable[IntentDecision]], owed: PendingAcknowledgement, *, again: bool = False
     ) -> IntentDecision:
         decision = await register(follow=owed, again=again)
-        # draft §5.5.3: it fires before processing begins; nothing waits for the network.
+        # draft §5.5.3: the callback starts before processing begins; nothing waits for the network.
         starting = owed.start(decision, barrier=self._settings.outgoing.fire_barrier)
         if not isinstance(decision.verdict, Goto):
             await starting
             return decision
-        with self._executions.kept_alive(_intent_of(decision)):  # Nobody here may take it for left behind meanwhile.
+        with self._executions.kept_alive(_intent_of(decision)):  # Else this process could take it over as left behind.
             await starting
         return decision
 
     def _go_on_without_it(self, decide: Callable[[], Awaitable[IntentDecision]], scope: Scope) -> None:
-        """A request was cut off while its go-ahead became durable: nobody else would act on it (A-107)."""
+        """Act in a task on a go-ahead that became durable while its request was cut off (A-107)."""
         self._executions.spawn(self._begun_after_all(decide, scope))
 
     async def _begun_after_all(self, decide: Callable[[], Awaitable[IntentDecision]], scope: Scope) -> None:
         try:
-            decision = await decide()  # Once more, since the first answer is lost; it tells whether it is ours.
+            decision = await decide()  # Once more, since the first decision is lost. This one says whether to run.
         except TwoPHPError as error:
             self._conditions.known(logging.WARNING, "a request that was cut off cannot be gone on with", error=error)
             return
@@ -388,12 +388,12 @@ class Handshake:
             self._runs.begin(_intent_of(decision), scope)
 
     def _owed(self, callback: str, principal: str) -> PendingAcknowledgement:
-        """The acknowledgement of an auto-confirmed request; one that may not go out is refused once it is owed."""
+        """The acknowledgement of an auto-confirmed request. One that may not go out is refused when it becomes owed."""
         may_go_out = self._settings.outgoing.lets_out(callback, principal)
         return acknowledgement(self._server.outbox, callback, principal, may_go_out=may_go_out)
 
     async def _phase_two(self, asked: PhaseTwo, arrived: Arrived, principal: str, receive: Receive) -> Answer:
-        """Draft §5.3: throw the body away, cross the point of no return once, tell the outcome (T1 rows 4-11)."""
+        """Draft §5.3: discard the body, cross the point of no return once, answer with the outcome (T1 rows 4-11)."""
         server, scope, at = self._server, arrived.scope, arrived.shape.content_length
         began = self._seconds() if self._times else 0.0
         if at == SEVERAL or (at >= 0 and len(scope["headers"][at][1]) >= _CONFIRM_DIGITS):
@@ -416,7 +416,7 @@ class Handshake:
             guard_passed=self._unguarded if guard is None else await self._guard_passes(guard, asked, arrived),
             provisional_resource_id=server.mint(),
         )
-        # Whoever has seen the head may have changed what the application is to see of this request.
+        # Code that was given the head may have changed the headers that the application is to see, so look again.
         shape = arrived.shape if arrived.head is None else self._shapes.of(scope["headers"])
         crossing = self._runs.cross(command, scope, shape)
         try:
@@ -442,7 +442,7 @@ class Handshake:
         return await self._runs.told_later(decision, _intent_of(decision), scope)
 
     def _may_be_repeated(self, intent: Intent, asked: PhaseTwo, at: Instant, principal: str) -> bool:
-        """Whether a recent outcome may be told without a transaction (T1 rows 6 and 7): what is settled stays so."""
+        """Whether a recent outcome may be repeated without a transaction (T1 rows 6 and 7): it does not change."""
         policy = self._server.policy_of(intent)
         forgotten_at = (intent.settled_at or 0) + policy.horizon_ms
         return (
@@ -454,7 +454,7 @@ class Handshake:
         )
 
     async def _guard_passes(self, guard: LateConfirmGuard, asked: PhaseTwo, arrived: Arrived) -> bool:
-        """A-24. The guard looks at the intent, so it costs a look; only services that have one pay for it."""
+        """A-24. The guard needs the intent, which costs a read; only services with a guard pay for it."""
         intent = await self._server.intents.look(asked.client_correlation_id, asked.server_correlation_id)
         if intent is None:
             return False
@@ -484,12 +484,12 @@ def _is_refused(told: Settled | IntentDecision) -> bool:
 
 def _refused(decision: IntentDecision) -> Answer:
     assert decision.code is not None
-    over = decision.verdict is EXCEEDED  # Room comes with the next one that ends or expires.
+    over = decision.verdict is EXCEEDED  # There is room again when the next intent ends or expires.
     return answers.refused(decision.code, retry_after_s=answers.RETRY_AFTER_S if over else None)
 
 
 def _audit(what: str, intent: Intent) -> None:
-    """Somebody holds both ids of another's intent (draft §13.2): the state stays, and the line is for a person."""
+    """Log a client that holds both ids of another's intent (draft §13.2): its state stays, an operator should know."""
     message = "%s by another identity was refused: %s (%s)"
     audit.warning(message, what, intent.service_endpoint, named(intent), extra=ids_of(intent))
 

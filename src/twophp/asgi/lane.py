@@ -1,4 +1,4 @@
-"""An ordinary two-phase request for an edge below ASGI: what is known of it, and the bytes of its answer's head."""
+"""An ordinary two-phase request for an edge below ASGI: its facts, and the bytes of its answer's head."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_NAMES: Final = 512
 
 
 class _Nobody:
-    """Who waits for the messages of a request that is here as a whole."""
+    """In place of the event of uvicorn's cycle. No reader waits for messages: the request is here as a whole."""
 
     def set(self) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
 
 class Lane:
@@ -65,7 +65,7 @@ class Lane:
         self.disconnected = self.response_started = self.response_complete = self.waiting_for_100_continue = False
 
     async def receive(self) -> Message:
-        """The whole body, once; whoever asks for more waits for the end of the connection."""
+        """The whole body, once; a second call waits for the end of the connection."""
         if self.has_told:
             message: Message = await self.protocol.cycle_of(self).receive()
             return message
@@ -105,7 +105,7 @@ def head_of(
         add(b"connection: close\r\n")
         count += 1
     head = b"".join(lines)
-    # Names are looked at once. Of the values nothing may be left out that is no part of a line.
+    # A name is checked once, in ``_start_of``. Values are checked together: none may have a control character.
     if len(head.translate(None, _NOT_IN_VALUES)) != len(head) - 2 * count:
         return None
     return head + b"\r\n"

@@ -3,13 +3,13 @@
 Ours opens before the application starts and closes after it has stopped, so a handler that is still running can settle.
 What runs handlers by itself, the recovery of a crash, waits until the application has started: it may need what that
 opens.
-After a shutdown nothing is begun any more. A lifespan that ends without one, because the application's own has failed,
-is another matter: some servers serve on, and then the next request starts us again.
-What the application's lifespan raises goes to the server, whenever it is raised. ASGI reads it as "no lifespan
-support" and goes on; uvicorn with ``--lifespan on`` and test clients stop the start. That is theirs to decide.
+After a shutdown nothing is begun any more. A lifespan may also end without a shutdown, because the application's own
+has failed: some servers serve on, and then the next request starts us again.
+What the application's lifespan raises, at any time, goes to the server. ASGI reads it as "no lifespan support" and
+goes on; uvicorn with ``--lifespan on`` and test clients stop the start. The server decides.
 An application without lifespan support, or a server that sends no lifespan events, is served as well: then the first
 request starts us, and the end of the process is a crash we are built to survive.
-A disk that is full or fails keeps nobody from plain requests: the application starts, and we open when we can.
+A disk that is full or fails does not stop plain requests: the application starts, and we open when we can.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Inner:
         self._answered = asyncio.Event()
 
     async def run(self) -> None:
-        """However it ends, by an exit or a cancellation too, nothing is left open that nobody works for."""
+        """Run both lifespans. If they are broken off, by an exit or a cancellation too, close what is open."""
         try:
             await self._both()
         except BaseException:

@@ -27,7 +27,7 @@ LONGEST_LENGTH: Final = 18  # Digits of a Content-Length that is worth reading a
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A complete response. One that is ``framed`` says itself how long it is, or leaves it to the server.
+    """A complete response. A ``framed`` one has its own length field, or leaves the length to the server.
 
     ``run`` is the execution that made it, for the request that waited for it: the application may not have returned.
     """
@@ -44,7 +44,7 @@ Answering: TypeAlias = Coroutine[Any, Any, Answer | None]
 
 
 class Disconnected(Exception):
-    """The client left before the end of its request; there is nobody to answer (A-16)."""
+    """The client left before the end of its request, so there is no client to answer (A-16)."""
 
 
 def raw_path(scope: Scope) -> str:
@@ -102,16 +102,16 @@ def head_of(scope: Scope, now: Instant, wall_ahead_ms: int) -> Head:
 
 def refuse_large(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
     """Raise WireError if a body says that it is too large, before any of it is read (A-16)."""
-    for name, value in headers:  # Only to refuse early, so the spelling that ASGI prescribes will do.
+    for name, value in headers:  # This only refuses early, so it looks for the spelling that ASGI prescribes alone.
         if name == b"content-length" and value.isdigit() and (len(value) > LONGEST_LENGTH or int(value) > limit):
             raise _too_large()
 
 
 def body_at_hand(receive: Receive, limit: int, within_s: float) -> bytes | Awaitable[bytes]:
-    """The whole body, or what brings it: WireError as soon as it is known to be too large or too slow (A-16).
+    """The whole body, or an awaitable of it: WireError as soon as it is known to be too large or too slow (A-16).
 
-    Most bodies are there with the first message. The first step of ``receive`` is therefore taken by hand: nothing is
-    awaited, and no timer is set, but for a body that has to be waited for.
+    Most bodies are there with the first message. So this takes the first step of ``receive`` itself, without an await;
+    only a body that has to be waited for costs an await and a timer.
     """
     waiting = receive()
     if type(waiting) is not CoroutineType:
@@ -131,7 +131,7 @@ def body_at_hand(receive: Receive, limit: int, within_s: float) -> bytes | Await
 
 
 async def read_body(receive: Receive, limit: int, within_s: float) -> bytes:
-    """The same, for whoever waits for it anyway."""
+    """The same as a coroutine, for a caller that waits anyway."""
     body = body_at_hand(receive, limit, within_s)
     return body if isinstance(body, bytes) else await body
 
@@ -150,12 +150,12 @@ async def _said(message: Message) -> Message:
 
 @coroutine
 def _gone_on_with(waiting: CoroutineType[Any, Any, Message], pending: object) -> Generator[Any, Any, Message]:
-    """A coroutine whose first step was taken, and what it waits for since: hand that on, as ``await`` would."""
+    """Await a coroutine whose first step was taken already: pass on what it waits for, as ``await`` would."""
     try:
         while True:
             try:
                 told = yield pending
-            except BaseException as error:  # noqa: BLE001 - A cancellation is the coroutine's to hear of.
+            except BaseException as error:  # noqa: BLE001 - A cancellation goes to the coroutine.
                 pending = waiting.throw(error)
             else:
                 pending = waiting.send(told)
@@ -200,7 +200,7 @@ async def send_answer(send: Send, answer: Answer, *, is_head: bool = False) -> N
 
 
 class Rewindable:
-    """A request's messages, remembered, so that the application can have them from the beginning after all."""
+    """A request's messages, remembered, so that the application can still receive them from the first one on."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -213,7 +213,7 @@ class Rewindable:
         return message
 
     def again(self) -> Receive:
-        """The same messages once more, then whatever follows."""
+        """The same messages once more, then those that follow."""
         seen = iter(self._seen)
 
         async def receive() -> Message:

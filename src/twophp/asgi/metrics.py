@@ -62,11 +62,11 @@ class Instruments(Collector):
         registry.register(self)
 
     def describe(self) -> list[Metric]:
-        """Nothing to say before there is a service; without this the registry would ask by collecting."""
+        """No metrics before there is a service. Without this method the registry would call ``collect`` instead."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """What is read when somebody looks, so that it costs nothing while nobody does."""
+        """The values at the time of a scrape, read only then: between scrapes they cost nothing."""
         waiting = GaugeMetricFamily("twophp_queue_depth", "Changes waiting for the disk", labels=["service"])
         latest = GaugeMetricFamily("twophp_batch_size", "Changes in the latest batch", labels=["service"])
         batches = CounterMetricFamily("twophp_batches", "Batches written", labels=["service"])

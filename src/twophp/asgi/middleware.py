@@ -77,7 +77,7 @@ _PROBES: Final = frozenset({"GET", "HEAD"})
 _OF_THE_DISK: Final = frozenset({"disk_full", "store_io_error"})
 MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
 GIVEN: Final = "twophp.given"
-"""The key in a scope under which a server edge hands in what ``answered`` has told it already, as a ``Given``."""
+"""The key in a scope under which a server edge hands in, as a ``Given``, what ``answered`` has returned to it."""
 NEEDS_ASYNCIO: Final = "two-phase requests need asyncio: run the server with its asyncio worker, not with trio"
 
 P = ParamSpec("P")
@@ -88,7 +88,7 @@ Given: TypeAlias = Callable[[], Answer | None]
 
 
 def _saying_why_not(make: Callable[P, None]) -> Callable[P, None]:
-    """A framework builds its middleware while the server starts, and servers take an error there for no lifespan."""
+    """Log a ConfigError. Frameworks build middleware in the lifespan, where servers take an error for no lifespan."""
 
     @wraps(make)
     def making(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -116,7 +116,7 @@ def _check_loop() -> None:
 
 
 class _LockOfLoop:
-    """A lock that can be used again on another event loop. One of asyncio's stays with the first that waited for it."""
+    """A lock that can be used again on another event loop. An asyncio lock stays with the first that waited for it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -178,7 +178,7 @@ class TwoPhaseMiddleware:
         self._polls = Polls(endpoints, self._settings.methods)
         self._judges_plain = any(endpoint.policy.transparent or endpoint.policy.require for endpoint in endpoints)
         self._starting = _LockOfLoop()
-        self._has_stopped = False  # Until a lifespan starts again, requests do not.
+        self._has_stopped = False  # After a stop only a lifespan starts the service again, no request does.
         self._server: Server | None = None
         self._handshake: Handshake | None = None
         self._around: Scope | None = None  # The lifespan's, where the application puts what its handlers work with.
@@ -193,7 +193,7 @@ class TwoPhaseMiddleware:
 
     @property
     def settings(self) -> Settings:
-        """What the service said, checked: for whoever inspects it, as ``twophp doctor`` does."""
+        """What the service said, checked. For tools that inspect it, as ``twophp doctor`` does."""
         return self._settings
 
     @property
@@ -278,7 +278,7 @@ class TwoPhaseMiddleware:
             return await self._open()
 
     async def stop(self) -> None:
-        """Finish what was begun and close. Nothing new is begun from here on, unless somebody starts again."""
+        """Finish what was begun and close. Nothing new is begun from here on, until ``start`` or ``open`` is called."""
         self._has_stopped = True
         if self._opening_later is not None:
             self._opening_later.cancel()
@@ -286,7 +286,7 @@ class TwoPhaseMiddleware:
         await self._close()
 
     async def _open_around(self, scope: Scope) -> None:
-        """Open before the application starts. A disk that takes nothing is no reason not to start it (ADR 30)."""
+        """Open before the application starts. It starts also while the disk takes no writes (ADR 30)."""
         self._around = scope
         try:
             await self.open()
@@ -302,7 +302,7 @@ class TwoPhaseMiddleware:
             self._opening_later = asyncio.create_task(self._open_later())
 
     async def _open_later(self) -> None:
-        """Until it is open. A request that comes first opens it as well."""
+        """Try to open until it succeeds. A request that comes before opens as well."""
         while not self._has_stopped:
             with suppress(TwoPHPError):
                 await self._running()
@@ -340,7 +340,7 @@ class TwoPhaseMiddleware:
                 await server.stop()
 
     async def _running(self) -> Server:
-        """Without a lifespan the first request starts us. One after a stop must not: nobody would stop us again."""
+        """Without a lifespan the first request starts us. One after a stop must not: nothing would stop us again."""
         _check_loop()
         if self._server is not None:
             return self._server
@@ -375,11 +375,11 @@ class TwoPhaseMiddleware:
         return await self._handshake.answered(scope, receive, shape)
 
     def recalls(self, server_correlation_id: str) -> bool:
-        """Whether a confirm of this intent is a repeat whose answer is at hand: nothing is run for it."""
+        """Whether a confirm of this intent is a repeat whose answer is in memory: nothing is run for it."""
         return self._server is not None and self._server.executions.recall(server_correlation_id) is not None
 
     async def _polled(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A read without the opt-in that may be about an intent; what is not about one is the application's."""
+        """Answer a read without the opt-in that is about an intent. Any other read is the application's."""
         try:
             server = await self._running()
             with server.requests:
@@ -394,7 +394,7 @@ class TwoPhaseMiddleware:
         await self.app(scope, receive, send if found is None else saying_committed(send, found))
 
     async def _manage(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """A pull by the central ledger: rows for whoever holds the management credential (draft §13.5)."""
+        """A pull by the central ledger: rows for a caller with the management credential (draft §13.5)."""
         try:
             server = await self._running()
             head = head_of(scope, server.store.now(), server.store.wall_ahead_ms())
@@ -433,14 +433,14 @@ class TwoPhaseMiddleware:
         return server, self._handshake
 
     async def _transparent(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, shape: Shape) -> None:
-        """Record a plain request. Whoever did not ask for a ledger does not suffer from one: it fails open (A-37)."""
+        """Record a plain request. Its client did not ask for a ledger and must not suffer from it: fail open (A-37)."""
         rewindable = Rewindable(receive)
         try:
             server, handshake = await self._opened()
             with server.requests:
                 answer = await handshake.transparent(endpoint, scope, rewindable, shape)
         except Unanswered:
-            return  # What becomes of a request that nobody answers is the server's to say.
+            return  # The server decides about a request that the application left unanswered.
         except NotRegistered as error:
             cause = error.__cause__
             assert isinstance(cause, TwoPHPError)
@@ -460,7 +460,7 @@ async def _say(answer: Answer, send: Send) -> None:
     if run is None:
         await send_answer(send, answer)
         return
-    was_over = run.is_over  # Then its variables do not change any more.
+    was_over = run.is_over  # After the end its variables do not change any more.
     take_over(run.context)
     await send_answer(send, answer)
     if not run.is_over:

@@ -75,7 +75,7 @@ class Outgoing(SettingsStruct, frozen=True, kw_only=True):
         """Whether a callback may be called, by its text alone (A-65): the rules, then what the identity may name.
 
         No name is looked up and no address is judged here. Each attempt does both. A request is therefore answered
-        alike whatever is behind its callback: a public host, an inner one or none.
+        alike for every callback: one at a public host, at an inner one or at none.
         """
         try:
             check_url(url, rules=self.rules)
@@ -83,7 +83,7 @@ class Outgoing(SettingsStruct, frozen=True, kw_only=True):
             if hosts is not None:
                 check_url(url, rules=msgspec.structs.replace(self.rules, hosts=hosts))
         except EgressRefused as refusal:
-            log.info("a callback may not be called: %s", refusal.reason)  # The caller is told that much and no more.
+            log.info("a callback may not be called: %s", refusal.reason)  # The answer does not say the reason.
             return False
         return True
 
@@ -114,7 +114,7 @@ _KINDS: Final[Kinds] = (
 
 
 def _own_hosts(who: Who, hosts: Collection[str]) -> Collection[str]:
-    """The hosts of an identity, read like those of the rules. One that nobody can have would hold nobody to them."""
+    """The hosts of an identity, read like those of the rules. An identity that no client can have is a mistake."""
     try:
         principal_of(who)
     except Unauthenticated as error:
@@ -127,7 +127,7 @@ def _own_hosts(who: Who, hosts: Collection[str]) -> Collection[str]:
 
 
 def bad_callback() -> WireError:
-    """The one answer, whatever is wrong with it: the caller learns nothing about our network."""
+    """The same answer for every fault of a callback, so that the client learns nothing about our network."""
     return WireError("the callback may not be called", code="bad_callback")
 
 
@@ -135,8 +135,8 @@ def acknowledgement(outbox: Outbox, url: str, principal: str, *, may_go_out: boo
     """The callback that an auto-confirmed request owes (draft §5.5.3): durable with the PONR, begun before the work.
 
     One that may not go out, or for which there is no room, is refused when it would be owed, inside the transaction,
-    so nothing is stored (A-65). A repeat of a request that was registered before owes nothing any more, and gets its
-    outcome whatever the rules, the name and the outbox now say (A-30).
+    so nothing is stored (A-65). A repeat of a request that was registered before owes nothing any more. It gets its
+    outcome, even if the rules, the name or the outbox would now refuse the callback (A-30).
     """
 
     def letter(intent: Intent, now: Instant) -> OutboxMessage:

@@ -4,8 +4,8 @@
     GET <path>/{provisional id}          the resource endpoint of an asynchronous one: the application's, but for what
                                          only we can say: that it is PROCESSING, that it FAILED, that it is COMMITTED
 
-The provisional id is the server correlation id. Whoever is not the intent's own identity learns nothing: the first
-address says 404 to them, the second is the application's.
+The provisional id is the server correlation id. Only the intent's own identity gets its state. To any other, the first
+address answers 404, and the second is the application's.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def status_of(server: Server, head: Head, scope: Scope) -> Answer | Intent
 
 
 async def _own(server: Server, head: Head, server_correlation_id: str) -> Intent | None:
-    """The intent, if it is that of whoever asks."""
+    """The intent, if it belongs to the identity of this request."""
     settings = server.settings
     if not settings.allow_insecure and effective_scheme(head, settings.proxies) != "https":
         raise WireError("two-phase requests need TLS", code="tls_required")

@@ -12,12 +12,12 @@ from twophp.identity.head import Head
 
 
 async def prevalidated(prevalidate: Prevalidate, head: Head, body: bytes) -> None:
-    """Ask it; raises WireError where it refuses. Whatever else it raises is the framework's to answer."""
+    """Call it, and raise WireError where it refuses. Any other error goes to the framework, which answers it."""
     try:
         verdict = prevalidate(head, body)
         if inspect.isawaitable(verdict):
             await verdict
-    except ValueError as error:  # What validators raise, pydantic's too. Its text may quote the payload: not told.
+    except ValueError as error:  # Validators raise it, pydantic's too. Its text may quote the payload: not sent.
         raise WireError("prevalidate refused the request", code="invalid_request") from error
     except Exception as error:
         status = getattr(error, "status_code", None)  # What the frameworks' own refusals have.

@@ -1,7 +1,7 @@
-"""Whether a service can take work: ``GET /_2php/readyz``, for load balancers and whoever runs it.
+"""Whether a service can take work: ``GET /_2php/readyz``, for load balancers and operators.
 
 200 if a change reaches the disk, else 503. Plain requests are the application's and are served either way; repeats are
-answered from what is there. A write that is tried for nobody is tried once a second at most, however often one asks.
+answered from what is stored. The probe's own write is tried once a second at most, however often a prober asks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Readiness:
         self._store: Store | None = None
 
     async def of(self, store: Store) -> Answer:
-        """What a prober is told about this store."""
+        """The answer to a prober about this store."""
         seconds = asyncio.get_running_loop().time
         if store is not self._store or seconds() >= self._until:
             self._store, self._until = store, seconds() + TRY_INTERVAL_S

@@ -21,12 +21,12 @@ _NOTHING: Final[Scope] = {}
 
 
 def surroundings(live: Scope) -> Scope:
-    """What a live request tells of every other one: whose it is. Its state may well name the one who asks (A-03)."""
+    """What is the same for every request: the application. The state is left out: it may name the client (A-03)."""
     return {"app": live["app"]} if "app" in live else {}
 
 
 def replayed_scope(live: Scope, work: Work, sent: RawHeaders) -> Scope:
-    """The scope the application gets: what was registered, from whoever confirmed it; ``sent`` are that one's headers.
+    """The scope the application gets: the registered request, as from the client that confirmed it and ``sent`` these.
 
     Written as one value: it is made for every handshake.
     """
@@ -118,13 +118,13 @@ class Replay:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        if not self._is_over:  # A client that hangs up does not end an intent (A-107), so its handler hears of none.
+        if not self._is_over:  # A client that hangs up does not end an intent (A-107): its handler is not told.
             self._over = self._over or asyncio.Event()
             await self._over.wait()
         return {"type": "http.disconnect"}  # ASGI: also what a server says once the answer is complete.
 
     async def _send(self, message: Message) -> None:
-        """Take one message of the answer. One out of turn is refused, as servers do: it would change what was said."""
+        """Take one message of the answer. One out of turn is refused, as servers do: it would change the answer."""
         if message["type"] == "http.response.start":
             if self._status:
                 raise RuntimeError("the application started its answer a second time")

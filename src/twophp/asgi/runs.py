@@ -1,4 +1,4 @@
-"""Running the application for an intent that was confirmed, and the words that its outcome is told in."""
+"""Runs the application for an intent that was confirmed, and words the answer that tells its outcome."""
 
 from __future__ import annotations
 
@@ -63,58 +63,58 @@ class Runs:
         return self._executions.begin(intent, handler, context)
 
     def cross(self, command: Confirm, scope: Scope, shape: Shape) -> Crossing:
-        """Confirm; what was confirmed runs, whether or not somebody still waits for it (A-107)."""
+        """Confirm; what was confirmed runs, whether or not its client still waits (A-107)."""
         crossing = Crossing(self, command, scope, shape)
         self._executions.crossing += 1
         try:
             self._server.intents.confirm_then(command, self._server.policy_of, crossing)
-        except Exception as error:  # noqa: BLE001 - Refused at once: told as if the flush had.
+        except Exception as error:  # noqa: BLE001 - Refused at once: as if by the flush.
             crossing(None, error)
         return crossing
 
     async def resolve(self, crossing: Crossing, command: Confirm, error: Exception) -> None:
-        """The flush could not say whether the confirm was written, or had to know more: ask once more (A-42)."""
+        """The flush could not tell whether the confirm was written, or lacked a key: confirm once more (A-42)."""
         try:
             decision = await self._server.intents.confirm(command, self._server.policy_of, again=True)
         except StoreUnavailable as still:
-            # What may have been written is not said to be nothing.
+            # The confirm may have been written: its outcome stays unknown.
             crossing.failed(error if isinstance(error, CommitUnknown) else still)
-        except Exception as worse:  # noqa: BLE001 - Whoever waits hears of it, whatever it is.
+        except Exception as worse:  # noqa: BLE001 - The request that waits receives the error.
             crossing.failed(worse)
         else:
             crossing.decided(decision)
 
     def lost(self, error: Exception) -> None:
-        """Nobody waits any more, and nobody knows whether something is to be run: a sweep will find out."""
+        """Log an error that no request waits for. Whether something is to be run is unknown: a sweep will find out."""
         if isinstance(error, TwoPHPError):
             self._conditions.known(logging.WARNING, "a request that was cut off cannot be gone on with", error=error)
         else:
             log.error("a request that was cut off cannot be gone on with", exc_info=error)
 
     def resolving(self, crossing: Crossing, command: Confirm, error: Exception) -> None:
-        """In a task of its own, which a shutdown waits for."""
+        """Run ``resolve`` in a task of its own, which a shutdown waits for."""
         self._executions.spawn(self.resolve(crossing, command, error))
 
     async def run(self, intent: Intent, scope: Scope) -> Answer:
-        """Past the point of no return. A client that leaves cancels the waiting, never the work (A-107)."""
+        """Run what is past the point of no return. A client that leaves cancels the wait, never the work (A-107)."""
         execution = self.begin(intent, scope)
         try:
             settled = await execution.outcome("usual")
         except StoreError as error:
             raise not_settled() from error
         if intent.mode is _TRANSPARENT and execution.said is None and execution.raised is not None:
-            raise execution.raised  # To a client that changed nothing, as it always was: its server's to answer.
+            raise execution.raised  # The client does not know 2PHP: the server answers as it would without us.
         return self.final(settled, execution)
 
     async def run_plain(self, intent: Intent, scope: Scope) -> Answer:
-        """A plain request, recorded. If its outcome cannot be, that is our trouble and not the caller's (A-37)."""
+        """Run a recorded plain request. Its client is answered also if its outcome cannot be recorded (A-37)."""
         execution = self.begin(intent, scope)
         try:
             settled: Settled | None = await execution.outcome("short")
         except StoreError as error:
             if execution.said is None and execution.raised is None:
-                raise NotRegistered from error  # Not even begun: the application can still have it.
-            if execution.running.statements:  # The business rows were to be written with it, and are not.
+                raise NotRegistered from error  # Not begun, so the application can still serve it.
+            if execution.running.statements:  # The business rows were to be written with the outcome, and are not.
                 raise not_settled() from error
             self._conditions.known(
                 logging.ERROR, "the outcome of a plain request is not recorded yet", error=error, intent=intent
@@ -124,7 +124,7 @@ class Runs:
             raise execution.raised
         response = execution.said if settled is None else settled.response
         assert response is not None
-        # Not what was said, if the business rows were refused.
+        # The settled answer differs from ``said`` if the business rows were refused.
         return by_run(execution, answers.as_it_is(response))
 
     async def told_later(self, decision: IntentDecision, intent: Intent, scope: Scope) -> Answer:
@@ -136,14 +136,14 @@ class Runs:
         return answers.accepted(intent, scope.get("root_path", ""))
 
     async def outcome(self, intent: Intent) -> Settled | None:
-        """How an intent that somebody executes, or has executed, ends; None if that takes too long."""
+        """The outcome of an intent that is or was executed here or elsewhere; None if it takes too long."""
         try:
             return await self._server.outcome(intent)
         except StoreError as error:
             raise not_settled() from error
 
     def final(self, settled: Settled, run: Execution | None = None) -> Answer:
-        """What the end of an intent is answered with, put into words once; with the ``run`` that made it, if it did."""
+        """The answer for the end of an intent, worded once; with the ``run`` that this request waited for, if any."""
         answer: Answer | None = settled.wording
         if answer is None:
             answer = settled.wording = self._worded(settled)
@@ -157,15 +157,15 @@ class Runs:
 
 
 def by_run(run: Execution, answer: Answer) -> Answer:
-    """The same, to the request that waited for this run of the application."""
+    """The same answer, for the request that waited for this run of the application."""
     return Answer(answer.status, answer.headers, answer.body, answer.framed, run)
 
 
 class Crossing:
-    """A confirm on its way: told by the flush, it starts the handler at once; no task is woken in between.
+    """A confirm on its way: the flush calls it, and it starts the handler at once; no task is woken in between.
 
-    ``told`` has the outcome of what runs here for this request, whose ``execution`` is there by then; or the decision,
-    where there is nothing to run or nobody to wait for it. The flush that settles tells it.
+    ``told`` gets the outcome of what runs here for this request, whose ``execution`` is set by then. It gets the
+    decision where there is nothing to run, or where the request does not wait. The flush that settles resolves it.
     """
 
     __slots__ = ("_command", "_context", "_runs", "_scope", "_shape", "execution", "told")
@@ -180,7 +180,7 @@ class Crossing:
         self.execution: Execution | None = None
 
     def __call__(self, decision: IntentDecision | None, error: Exception | None) -> None:
-        """What the store has said."""
+        """Take the store's answer: a decision or an error."""
         try:
             if decision is not None:
                 self._context.run(self._runs.observed, decision)
@@ -189,13 +189,13 @@ class Crossing:
                 self._context.run(self._runs.resolving, self, self._command, error)
             elif error is not None:
                 self.failed(error)
-        except Exception as worse:  # noqa: BLE001 - Whoever waits hears of it, whatever it is.
+        except Exception as worse:  # noqa: BLE001 - The request that waits receives the error.
             self.failed(worse)
         finally:
             self._runs.crossed()
 
     def decided(self, decision: IntentDecision) -> None:
-        """Run what is ours to run, or tell whoever waits what was decided."""
+        """Run what is ours to run, or give the decision to the request that waits."""
         intent, told = decision.intent, self.told
         begins = type(decision.verdict) is Goto and intent is not None
         waits = begins and intent is not None and intent.mode is not _ASYNC
@@ -208,7 +208,7 @@ class Crossing:
                 execution.tell(told, "usual")
 
     def failed(self, error: Exception) -> None:
-        """Tell whoever waits, or the log."""
+        """Give the error to the request that waits, or log it if none does."""
         if self.told.done():
             self._runs.lost(error)
         else:
@@ -216,5 +216,5 @@ class Crossing:
 
 
 def not_settled() -> Refused:
-    """A-108: something has run, so a store that cannot say how it ended is no 503 with nothing registered."""
+    """A-108: a handler has run, so the answer must not be the 503 that says nothing was registered."""
     return Refused("the outcome is not durable yet", code=NOT_SETTLED)

@@ -1,4 +1,4 @@
-"""The running side of the middleware: what is open, what is executing, and what comes by from time to time."""
+"""The running side of the middleware: what is open, what is executing, and the loops that visit the store."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def _stored(code: str) -> StoredResponse:
 
 
 LOOK_FOR_DEAD_S: Final = 0.25
-"""How often owners that have died are looked for: whoever waits for what they executed is answered within a second."""
+"""How often the server looks for dead owners: clients of what they executed are answered within a second."""
 MOST_RECONCILES: Final = 5
-"""Every recovery raises the fence, so it counts them."""
+"""How often ``reconcile`` is asked about one intent. Every recovery raises the fence, so the fence counts them."""
 MOST_AT_ONCE: Final = 256
-"""After a crash under load, the business side is not asked about everything in one moment."""
+"""How many recoveries run at once: after a crash under load, the business side is not asked about all in one moment."""
 CANCEL_S: Final = 1.0
 """How long something that is cancelled may take to notice."""
 HANDLER_FAILED: Final = _stored("handler_failed")
@@ -67,11 +67,11 @@ INDETERMINATE: Final = _stored(OUTCOME_INDETERMINATE)
 
 
 class InFlight:
-    """The requests that are being answered: they need the store until they are."""
+    """The requests that are being answered: each needs the store until it is."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.none_left: asyncio.Event | None = None  # Somebody waits for the last of them.
+        self.none_left: asyncio.Event | None = None  # ``ended`` waits for the last of them.
 
     def __enter__(self) -> None:
         self.count += 1
@@ -81,12 +81,12 @@ class InFlight:
         self.left()
 
     def left(self) -> None:
-        """One is not counted any more."""
+        """One request less is counted."""
         if self.none_left is not None and not self.count:
             self.none_left.set()
 
     async def ended(self, within_s: float) -> None:
-        """Wait for the last of them, so long."""
+        """Wait for the last of them, up to ``within_s``."""
         if not self.count:
             return
         self.none_left = asyncio.Event()
@@ -146,7 +146,7 @@ class Server:
         self._conditions = Conditions(log)
         self.requests = InFlight()
         self.recovering: dict[str, asyncio.Task[None]] = {}  # By server correlation id.
-        self._silent: set[str] = set()  # Owners that live and did not renew their leases.
+        self._silent: set[str] = set()  # Owners that live and did not renew their leases; each is logged once.
         self._ask = None if settings.reconcile is None else Caller(settings.reconcile, "twophp-reconcile", MOST_AT_ONCE)
         in_threads = self._ask is not None and self._ask.needs_threads
         self._turn = asyncio.Semaphore(AT_A_TIME if in_threads else MOST_AT_ONCE)
@@ -155,7 +155,7 @@ class Server:
         self._loops: list[asyncio.Task[None]] = []
 
     def policy_of(self, intent: Intent) -> Policy:
-        """The policy an intent falls under today; one whose endpoint is gone is still swept by the standard one."""
+        """The policy an intent falls under today. Where its endpoint is gone, the standard policy sweeps it."""
         endpoint = self.settings.endpoints.of(intent)
         return _ANY_POLICY if endpoint is None else endpoint.policy
 
@@ -165,7 +165,7 @@ class Server:
         return known or await self.intents.look_by_server_id(server_correlation_id)
 
     async def outcome(self, intent: Intent) -> Settled | None:
-        """How what somebody else executes ended, or None if that takes longer than a repeat waits for it (A-33)."""
+        """The outcome of what another request or process executes; None if that takes too long for a repeat (A-33)."""
         wait_ms = self.settings.replay_wait_ms
         return await self.executions.outcome(
             intent, self.policy_of(intent).processing_timeout_ms if wait_ms is None else wait_ms
@@ -194,11 +194,11 @@ class Server:
             self._shipper.start()
 
     async def stop(self) -> None:
-        """Let what runs end, then let go of the store. What cannot end in time is left to recovery."""
+        """Let what runs end, then close the store. What cannot end in time is left to recovery."""
         self._is_ending = True
         seconds, within_s = asyncio.get_running_loop().time, self.settings.drain_timeout_s
         until = seconds() + within_s
-        # The heartbeat goes on meanwhile: what is at its end is not to be taken over by somebody else.
+        # The heartbeat goes on until then, so no other process takes over what is about to end.
         await self.requests.ended(within_s)
         await _waited_for(self.recovering.values(), max(until - seconds(), 0.0))
         left = await self.executions.drain(max(until - seconds(), 0.0))
@@ -214,19 +214,19 @@ class Server:
         await self.store.close()
         if self._loops and self.settings.tune_collector:
             collector.end()
-        # As long as anything of ours runs, nobody may run it again: if it never ends, until the process does. A store
-        # finishes what it has accepted, so a confirm may have begun something while it was closed.
+        # While a handler of ours runs, no other process may run its intent again: if it never ends, until this process
+        # does. A closing store finishes what it has accepted, so a confirm may have begun a handler during the close.
         _when_over(self.executions.left(), partial(self.store.owners.release, self.owner))
 
     async def sweep(self) -> int:
-        """Do what time has made due, a bounded bite at a time, and begin to recover what a crash left behind."""
-        # Whatever kept this loop from its heartbeat kept it from its sweep too. First say what is alive here, or we
-        # would bury our own handlers, or run them a second time.
+        """Do what has become due, a bounded bite at a time, and begin to recover what a crash left behind."""
+        # What kept the event loop from its heartbeat kept it from its sweep too. Renew what is alive here first, or
+        # this sweep would take over our own handlers, and fail them or run them a second time.
         await self.executions.renew()
         return await self._attend(lambda: self.store.now() + 1)
 
     async def recover(self) -> int:
-        """Begin to recover what dead owners have left, and nothing else."""
+        """Begin to recover what dead owners have left. Nothing else is swept."""
         return await self._attend(lambda: 0)
 
     async def _attend(self, before: Callable[[], Instant]) -> int:
@@ -247,7 +247,7 @@ class Server:
         return done
 
     def _note_silence(self, intent: Intent | None) -> None:
-        """Somebody else's lease ran out, and its process lives: it hangs, or is stopped. Said once of each."""
+        """Log, once for each, an owner whose lease ran out and whose process lives: it hangs, or is stopped."""
         if intent is None or intent.owner is None or intent.owner in {self.owner, *self._silent}:
             return
         self._silent.add(intent.owner)
@@ -267,9 +267,9 @@ class Server:
             await self.obligations.scan()
 
     def _begin_recovery(self, intent: Intent) -> None:
-        """Beside the sweep: a business side that does not answer must not keep everybody else's time from coming."""
+        """Recover in a task beside the sweep: a business side that does not answer must not delay other intents."""
         key = intent.server_correlation_id
-        if key in self.recovering:  # Whoever could not renew a lease is still at it; this one ends once more.
+        if key in self.recovering:  # One that could not renew its lease still runs; this lease runs out again.
             return
         log.warning("recovering an intent that nobody executes any more (%s)", named(intent), extra=ids_of(intent))
         task = asyncio.create_task(self._recovery(intent))
@@ -288,18 +288,18 @@ class Server:
             log.error(message, named(intent), exc_info=error, extra=ids_of(intent))
 
     async def _recovery(self, intent: Intent) -> None:
-        """Its lease is kept while it waits for its turn and for an answer. Cut off, it leaves the intent as it is."""
+        """Keep the lease while it waits for its turn and for an answer. Cut off, it leaves the intent as it is."""
         with self.executions.kept_alive(intent):
             async with self._turn:
                 await self._recover(intent)
 
     async def _recover(self, intent: Intent) -> None:
-        """A-34: never run again unless the endpoint says so; otherwise ask, and if nobody knows, say so for good."""
+        """A-34: run again only if the endpoint says so. Otherwise ask; an outcome that stays unknown is settled so."""
         policy, trace_id = self.policy_of(intent), intent.server_correlation_id
         held = await self.obligations.held_by(trace_id)
         if policy.on_crash == "rerun":
             if self._is_ending:
-                return  # Nobody would wait for it any more. Its lease ends once more.
+                return  # No request would wait for it any more. Its lease runs out again.
             await self.obligations.release(held, trace_id)  # The next run reserves anew.
             self.executions.begin(intent, self._rerun)
             return
@@ -308,7 +308,7 @@ class Server:
         if self._ask is not None:
             found, resource_id = await self._reconciled(intent, self._ask, policy)
             if found == "ASK_AGAIN":
-                return  # Its lease ends once more.
+                return  # Its lease runs out again, and the next recovery asks again.
             if found == "COMMITTED" and await self.obligations.has_leaked(trace_id):
                 message = "an intent cannot be called committed: an obligation leaked (%s)"
                 log.warning(message, named(intent), extra=ids_of(intent))
@@ -321,7 +321,7 @@ class Server:
                 response = HANDLER_FAILED
         try:
             await self._settle_with(held, intent, settle, response, policy)
-        except ObligationError as error:  # Done, says the business side, but not with all that belongs to it.
+        except ObligationError as error:  # The business side calls it done, but an obligation cannot be committed.
             message = "an intent cannot be called committed (%s): %s"
             log.warning(message, named(intent), error, extra=ids_of(intent))
             await self._settle_with(held, intent, unknown, INDETERMINATE, policy)
@@ -329,7 +329,7 @@ class Server:
     async def _reconciled(
         self, intent: Intent, ask: Caller, policy: Policy
     ) -> tuple[Reconciled | Literal["ASK_AGAIN"], str | None]:
-        """What the business side knows. It may be away too, so it is asked a few times before nobody knows."""
+        """What the business side knows. It may be away too, so it is asked a few times before this is UNKNOWN."""
         try:
             async with asyncio.timeout(policy.processing_timeout_ms / 1_000):
                 offered = replace(intent, resource_id=intent.server_correlation_id)  # As the handler knows it (A-05).
@@ -360,7 +360,7 @@ class Server:
         await Replay(self.app, scope, work.request.body, answered).run()
 
     async def _every(self, interval_s: float, visit: Callable[[], Awaitable[object]]) -> None:
-        """Come by until stopped. A store that is away for a while is no reason to give up coming."""
+        """Call ``visit`` at this interval until stopped, also while the store is away."""
         while not self._stopping.is_set():
             try:
                 await visit()
@@ -380,7 +380,7 @@ def _was_recovered(decision: IntentDecision) -> bool:
 
 
 def _understood(answer: object, intent: Intent) -> Found:
-    """What ``reconcile`` said, if it has the form: what is stored of it is sent with every answer from then on."""
+    """What ``reconcile`` answered, checked for its form: what is stored of it is sent with every later answer."""
     match answer:
         case ("COMMITTED", named):
             return "COMMITTED", _sendable(named, intent)
@@ -391,7 +391,7 @@ def _understood(answer: object, intent: Intent) -> Found:
 
 
 def _sendable(named: object, intent: Intent) -> str | None:
-    """A resource's id that the wire can carry (A-05), or none: that it was committed is worth more than its name."""
+    """A resource's id that the wire can carry (A-05), or none: a bad id must not cost the fact of the commit."""
     if named is None or named == "":
         return None
     text = str(named) if isinstance(named, int | UUID) else named
@@ -402,7 +402,7 @@ def _sendable(named: object, intent: Intent) -> str | None:
 
 
 def _when_over(tasks: Iterable[asyncio.Task[None]], call: Callable[[], object]) -> None:
-    """Call it when none of them runs any more; at once if none does."""
+    """Call ``call`` when no task runs any more; at once if none does."""
     left = {task for task in tasks if not task.done()}
 
     def over(task: asyncio.Task[None]) -> None:
@@ -417,13 +417,13 @@ def _when_over(tasks: Iterable[asyncio.Task[None]], call: Callable[[], object]) 
 
 
 async def _waited_for(tasks: Iterable[asyncio.Task[None]], within_s: float) -> set[asyncio.Task[None]]:
-    """Those that have not ended in time."""
+    """Wait for these tasks, up to ``within_s``, and return those that have not ended."""
     waiting = [task for task in tasks if not task.done()]
     return (await asyncio.wait(waiting, timeout=within_s))[1] if waiting else set()
 
 
 async def _ended(tasks: Iterable[asyncio.Task[None]], within_s: float) -> None:
-    """Wait for them so long, then cut them off. One that will not be cut off is not waited for either."""
+    """Wait for these tasks up to ``within_s``, then cancel them. One that resists is waited for ``CANCEL_S`` more."""
     left = await _waited_for(tasks, within_s)
     for task in left:
         task.cancel()

@@ -260,12 +260,12 @@ def checked_clock(given: Clock) -> Clock:
 
 
 def longest_horizon_ms(endpoints: Endpoints) -> int:
-    """How long after its end an intent may still be asked for; so long its row is there, too."""
+    """How long after its end an intent may still be asked for. Its row is kept as long."""
     horizons: Collection[int] = [endpoint.policy.horizon_ms for endpoint in endpoints]
     return max(horizons, default=0)
 
 
 def shortest_lease_ms(endpoints: Endpoints) -> int:
-    """How often somebody must say that a handler still lives."""
+    """The shortest time within which a lease of a running handler must be renewed."""
     leases: Collection[int] = [endpoint.policy.lease_ms for endpoint in endpoints]
     return min(leases, default=30_000)

@@ -5,8 +5,8 @@ looks like ours, where our fields stand, and which fields belong to which half o
 later costs one look-up, and reads the few values it needs by their place.
 
 This is the fast lane of the edge. It is open for the ordinary request alone: no name repeats, every name is in lower
-case as ASGI prescribes, and of our fields there are those of a registration or of a confirm and no others. Whatever
-else comes goes to ``wire.parse``, which has all the rules; a value that is not plainly valid goes there as well.
+case as ASGI prescribes, and of our fields there are those of a registration or of a confirm and no others. Any other
+request goes to ``wire.parse``, which has all the rules; a value that is not plainly valid goes there as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Asks: TypeAlias = Literal["", "register", "confirm"]
 NONE: Final = -1
 SEVERAL: Final = -2
 MOST: Final = 512  # Shapes that are kept. A service has a handful.
-MOST_NAMES: Final = 64  # In a list that is kept. With the next bound: nobody can fill our memory with names.
+MOST_NAMES: Final = 64  # In a list that is kept. With the next bound: clients cannot fill our memory.
 LONGEST_BYTES: Final = 2_048  # Of all names together.
 
 _LOOKS_LIKE_OURS: Final = (b"2php", b"dtt-")

@@ -1,4 +1,4 @@
-"""What stands around the middleware in an application: needed by whoever answers for it without calling all of that.
+"""What stands around the middleware in an application: for an edge that answers without calling those layers.
 
 A layer is *honoured* where answering below it changes nothing, or where it can be seen from a request that it would:
 such a request is not answered below. Every other layer would be bypassed, and is named.

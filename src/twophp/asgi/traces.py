@@ -1,4 +1,4 @@
-"""OpenTelemetry attributes (the extra ``otel``): both ids and the phase on whatever span is current (A-68).
+"""OpenTelemetry attributes (the extra ``otel``): both ids and the phase on the span that is current (A-68).
 
 The ledger neither needs nor reads any of this: no id comes from a trace, and ``traceparent`` passes through untouched.
 """
@@ -48,4 +48,4 @@ class Traces:
         """See ``Observer``: a span knows its own times."""
 
     def attempted(self, decision: job.JobDecision) -> None:
-        """See ``Observer``: an attempt is nobody's request."""
+        """See ``Observer``: an attempt belongs to no request, so it has no span."""

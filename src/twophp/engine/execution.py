@@ -121,7 +121,7 @@ class Executions:
         return execution
 
     def crossed(self) -> None:
-        """The decision of one confirm is durable, or has failed: the store has one confirm less."""
+        """The store has answered one confirm, with a decision or an error."""
         self.crossing -= 1
         if self._all_crossed is not None and not self.crossing and not self._all_crossed.done():
             self._all_crossed.set_result(None)
