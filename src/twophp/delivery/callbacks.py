@@ -1,4 +1,4 @@
-"""Signed POSTs from the outbox: the acknowledgement of auto-confirm, and whatever else goes to a URL.
+"""Signed POSTs from the outbox: the acknowledgement of auto-confirm, and every other letter to a URL.
 
 What is sent is sealed with the job, so every attempt sends the same bytes to the same place (A-39). Only the signature
 is of its attempt, as receivers expect: an old timestamp would look like a replay.
@@ -38,7 +38,7 @@ _CALL: Final = msgspec.msgpack.Decoder(Call)
 def callback_letter(
     server_correlation_id: str, url: str, body: bytes, *, client_correlation_id: str = "", principal: str = ""
 ) -> OutboxMessage:
-    """The acknowledgement of draft §5.5.4, encoded by whoever knows the wire."""
+    """The acknowledgement of draft §5.5.4. The caller encodes its body: the wire is not known here."""
     call = Call(url, body, client_correlation_id=client_correlation_id, principal=principal)
     return OutboxMessage(
         job_id=f"{server_correlation_id}/callback",
@@ -59,7 +59,7 @@ def signed_post(
 ) -> SignedPost:
     """Through the gate, judged anew at every attempt. Signed if there are secrets (A-66).
 
-    ``lines`` are kept from call to call; they are for this ``ssl_context`` alone, and whoever made them closes them.
+    ``lines`` are kept from call to call. They are for this ``ssl_context`` alone, and their maker closes them.
     """
 
     async def send(webhook_id: str, call: Call, delivery: Delivery) -> None:

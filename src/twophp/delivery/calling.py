@@ -1,7 +1,7 @@
-"""Calling what a user gave us: a function in a thread, whatever awaits on the event loop.
+"""Calls what a user gave us: a function in a thread, an async one on the event loop.
 
-A function that never returns keeps its thread for good. So each has threads of its own, or it would be in the way of
-the others; and they are daemons, or no process could end.
+A function that never returns keeps its thread for good. So each function has threads of its own, or it would block the
+others; and the threads are daemons, or no process could end.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Caller:
         self.needs_threads = not inspect.iscoroutinefunction(function)
 
     async def call(self, given: Any) -> Any:
-        """Returns or raises as the function does; whatever it raises is an error like any other."""
+        """Return or raise as the function does. Even an exit that it raises becomes an ordinary error."""
         try:
             if not self.needs_threads:
                 return await self._function(given)
             found = await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, given)
             # A partial, or an object whose ``__call__`` is async.
             return await found if inspect.isawaitable(found) else found
-        except SystemExit as error:  # It would end the event loop, and whoever waits for it would wait for ever.
+        except SystemExit as error:  # It would end the event loop, and its caller would wait for ever.
             raise RuntimeError("what is called must not end the process") from error
 
     def _in_thread(self, given: Any) -> Any:
@@ -69,7 +69,7 @@ class _Threads(Executor):
         try:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
         except BaseException:
-            future.cancel()  # Whoever comes across it leaves it alone.
+            future.cancel()  # A thread that finds it in the queue skips it.
             with self._lock:
                 self._running -= 1
             raise
@@ -82,7 +82,7 @@ class _Threads(Executor):
                 continue
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is.
+            except BaseException as error:  # noqa: BLE001 - The caller that waits receives every error.
                 future.set_exception(error)
             else:
                 future.set_result(result)

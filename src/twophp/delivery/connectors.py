@@ -2,11 +2,11 @@
 
 What a transition of an intent owes to others (the acknowledgement of a callback, a compensation hook) is decided by
 that very transition: it is reserved and committed in the same change that makes its job durable, so in between nothing
-is ever seen of it (A-72). Whoever delivers must show the committed obligation; a connector that is called without one
-raises before anything leaves. Requests that owe nothing pay nothing for it.
+is ever seen of it (A-72). The outbox must show the committed obligation; a connector that is called without one raises
+before anything leaves. Requests that owe nothing pay nothing for it.
 
-A shipment of ledger rows is decided by nobody but the central ledger, so it is reserved before the rows leave and
-settled by its answer (``engine.shipments``). Its connector asks for one that is Reserved.
+Only the central ledger decides a shipment of ledger rows, so it is reserved before the rows leave and settled by the
+answer (``shipping.shipments``). Its connector asks for one that is Reserved.
 """
 
 from __future__ import annotations

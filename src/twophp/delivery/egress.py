@@ -6,7 +6,7 @@ passes four steps, and there is no way to begin in the middle:
     check_url    the text: scheme, userinfo, host, port         egress_urls
     resolve      the name, asked once                            here
     judge        every address of the answer must be public      egress_addresses
-    connect      to an address that was judged, by its number    egress_lines
+    connect      to an address that was judged, by its number    egress_pool
 
 The name is not asked again after the judgement, so an answer that changes in between (DNS rebinding) changes nothing.
 TLS is still between us and the *name*: the certificate must be for it. Redirects are failures. All of it together
@@ -45,7 +45,7 @@ __all__ = ["Lines", "Resolver", "Rules", "Target", "check_url", "default_tls", "
 
 TIMEOUT_S: Final = 5.0
 MAX_ADDRESSES: Final = 32
-"""A name with more is not asked to be reached but to be waited for."""
+"""A name with more is refused: to try them all would only hold the caller."""
 MAX_CONNECTS: Final = 3
 """How many addresses are tried, each for its share of the time."""
 
@@ -64,7 +64,7 @@ REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
 _RESOLVING: Final = ThreadPoolExecutor(max_workers=16 * MOST_EACH, thread_name_prefix="twophp-resolve")
 
 
-@cache  # To read all the certificates takes long, and most services never call anybody.
+@cache  # To read all the certificates takes long, and most services make no outgoing call.
 def default_tls() -> ssl.SSLContext:
     """The system's certificate authorities, TLS 1.2 or newer, and no certificate of ours. One for the process."""
     context = ssl.create_default_context()
@@ -108,9 +108,9 @@ async def post(
 ) -> int:
     """Send the body once and return the 2xx status; raises EgressRefused or DeliveryFailed.
 
-    ``lines`` are connections to take up again, all of them made with this ``ssl_context``; without, this call's is its
-    own. One that was let go of at the other end is no failure: the call is made anew, and may arrive twice, as every
-    delivery may. ``on_started`` is called before anything is waited for, whatever comes of the attempt; ``on_sent``
+    ``lines`` are connections to use again, all of them made with this ``ssl_context``; else this call makes its own.
+    A connection that the other end has closed is no failure: the call is made anew, and may arrive twice, as every
+    delivery may. ``on_started`` is called before anything is waited for, also if the attempt fails then; ``on_sent``
     when the whole request is written. They are what the two barriers of A-38 wait for.
     """
     if on_started is not None:
@@ -135,7 +135,7 @@ def _failed(reason: str) -> DeliveryFailed:
 
 
 async def _ask(resolver: Resolver, target: Target) -> Sequence[str]:
-    """The only question about the name. That nobody knows it today is no refusal: it may be known at the next try."""
+    """The only look-up of the name. An unknown name is no refusal: it may be known at the next try."""
     try:
         found = await resolver(target.host, target.port)
     except OSError as error:
@@ -152,7 +152,7 @@ def _getaddrinfo(host: str, port: int) -> list[str]:
 
 
 def _check_tls(context: ssl.SSLContext) -> None:
-    """Without the name in the certificate, whoever answers at the address would do."""
+    """Without a check of the certificate and its name, any server that answers at the address would do."""
     if context.verify_mode is not ssl.CERT_REQUIRED or not context.check_hostname:
         raise ConfigError("The TLS context of outgoing calls must verify certificates and names.", code="weak_tls")
 
@@ -160,7 +160,7 @@ def _check_tls(context: ssl.SSLContext) -> None:
 async def _connect(
     target: Target, addresses: tuple[Address, ...], ssl_context: ssl.SSLContext, timeout_s: float
 ) -> Line:
-    """The first address that answers. One that is silent leaves the others their share of the time."""
+    """A line to the first address that answers. A silent one leaves the others their share of the time."""
     for address in addresses[:-1]:
         with suppress(OSError):
             async with asyncio.timeout(timeout_s / len(addresses)):

@@ -6,7 +6,7 @@ through 64:ff9b::/96 and 2002::/16 with any IPv4 address inside, the metadata se
 
     IPv4    everything is public except the blocks of ``DENIED_V4``
     IPv6    nothing is public except 2000::/3, and of that not the blocks of ``DENIED_V6``
-    both    an IPv4 address inside an IPv6 address is judged too: whoever carries the packet may unwrap it
+    both    an IPv4 address inside an IPv6 address is judged too: a router on the way may unwrap it
 
 Two forms are nothing but another spelling of an IPv4 address, and are judged as it alone: ::ffff:0:0/96, which the
 kernel itself unwraps, and 64:ff9b::/96, which is all that a resolver in an IPv6-only network returns for an IPv4 host.
@@ -50,7 +50,7 @@ DENIED_V6: Final = {
     IPv6Network("2001:db8::/32"): "documentation",
     IPv6Network("2002::/16"): "6to4",
     IPv6Network("2620:4f:8000::/48"): "as112",
-    IPv6Network("3ffe::/16"): "6bone",  # Returned to IANA; whoever announces it is not its owner.
+    IPv6Network("3ffe::/16"): "6bone",  # Returned to IANA: a network that announces it does not own it.
     IPv6Network("3fff::/20"): "documentation",
 }
 
@@ -73,8 +73,8 @@ def read_address(text: str) -> Address | None:
 def denied(address: Address, allowed: tuple[Network, ...] = ()) -> str | None:
     """Why nothing may go to this address, or None if it is public or in one of the ``allowed`` networks.
 
-    ``allowed`` is for networks that the operator, and nobody else, names. It is asked about the address that the
-    packet ends at, so ::ffff:10.0.0.1 is in 10.0.0.0/8.
+    Only the operator may name ``allowed`` networks. The address that the packet ends at is looked for in them, so
+    ::ffff:10.0.0.1 is in 10.0.0.0/8.
     """
     address = _plain(address)
     if any(address in network for network in allowed):
@@ -83,7 +83,7 @@ def denied(address: Address, allowed: tuple[Network, ...] = ()) -> str | None:
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether this is our own machine, in whatever spelling."""
+    """Whether this is our own machine, in any spelling."""
     address = _plain(address)
     return any(address in network for network in LOOPBACK)
 

@@ -28,9 +28,9 @@ NO_CONTENT: Final = 204
 END_OF_HEAD: Final = b"\r\n\r\n"
 
 OURS: Final = frozenset({"connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade"})
-"""Fields that say where a message ends and where it goes; nobody else writes them."""
+"""Fields that say where a message ends and where it goes; only this module writes them."""
 CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
-"""Whoever names the URL would receive them."""
+"""Fields that are refused: the client that named the URL would receive them."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _VALUE: Final = re.compile(r"[!-~](?:[ !-~]{0,4094}[!-~])?")  # Visible ASCII, so nothing ends a line.
@@ -42,7 +42,7 @@ _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [^\r\n]*)?\r
 def request_bytes(target: Target, body: bytes, headers: Headers, *, keeps: bool = False) -> bytes:
     """The whole request; raises EgressRefused for a field that could say more than its name.
 
-    With ``keeps`` the connection may be used again, as HTTP/1.1 has it unless somebody says otherwise.
+    With ``keeps`` the connection may be used again, which is the default of HTTP/1.1.
     """
     if len(body) > MAX_REQUEST_BODY_BYTES:
         raise refused("body_too_large")
@@ -66,9 +66,9 @@ def status_of(head: bytes) -> int:
 
 
 def bytes_to_skip(head: bytes) -> int | None:
-    """How many bytes of an answer follow its head; None if nothing can follow those on the same connection.
+    """How many bytes of an answer follow its head; None if the connection cannot be used after them.
 
-    Whatever leaves a doubt is None: another length, a coding, HTTP/1.0, a body where none may be, more than a little.
+    Every doubt gives None: another length, a coding, HTTP/1.0, a body where none may be, more than a little.
     """
     if not head.startswith(b"HTTP/1.1 "):
         return None
@@ -89,7 +89,7 @@ def bytes_to_skip(head: bytes) -> int | None:
 
 
 def is_interim(status: int) -> bool:
-    """Whether another answer follows. 101 does not count: nobody asked for another protocol."""
+    """Whether another answer follows. 101 does not count: we asked for no other protocol."""
     return 100 <= status < 200 and status != 101  # noqa: PLR2004 — the numbers of RFC 9110 §15.2
 
 

@@ -1,6 +1,6 @@
-"""Name look-ups on behalf of callers, shared out so that slow names of one caller delay nobody else's.
+"""Name look-ups on behalf of principals, shared out so that slow names of one delay no other's.
 
-A look-up in the system's resolver holds a thread until the resolver gives up, whoever has stopped waiting for it. So a
+A look-up in the system's resolver holds a thread until the resolver gives up, also after its caller has left. So a
 principal has few look-ups at a time, and its further ones wait for those; look-ups of one name are made once.
 """
 
@@ -41,12 +41,12 @@ class Lookups:
             key = (principal, host, port)
             if key not in self._under_way:
                 await self._turn(key)
-            return await asyncio.shield(self._under_way[key])  # Who stops waiting ends no look-up: its thread goes on.
+            return await asyncio.shield(self._under_way[key])  # A caller that leaves ends no look-up.
 
         return resolver
 
     async def _turn(self, key: tuple[str, str, int]) -> None:
-        """Wait for a turn and begin. Who stops waiting before leaves nothing behind."""
+        """Wait for a turn and begin. A caller that stops waiting before its turn leaves nothing behind."""
         principal = key[0]
         share = self._shares.setdefault(principal, _Share(self._most_each))
         share.users += 1
@@ -55,7 +55,7 @@ class Lookups:
         except asyncio.CancelledError:
             self._leave(principal, share)
             raise
-        if key in self._under_way:  # Another caller began meanwhile.
+        if key in self._under_way:  # Another caller has begun this look-up by now.
             share.turns.release()
             self._leave(principal, share)
             return
@@ -68,7 +68,7 @@ class Lookups:
     def _ended(self, key: tuple[str, str, int], share: _Share, task: asyncio.Task[Sequence[str]]) -> None:
         del self._under_way[key]
         if not task.cancelled():
-            task.exception()  # Nobody may be left to hear of it.
+            task.exception()  # Retrieved, or asyncio would log it: perhaps no caller waits any more.
         share.turns.release()
         self._leave(key[0], share)
 

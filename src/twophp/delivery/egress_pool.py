@@ -1,9 +1,9 @@
 """Connections of the gate, and those that are kept for the next call to the same place.
 
 A TLS handshake takes several times as long as the call it is for, and a service calls the same few receivers again and
-again. A line is taken up once more only if it leads where this very call was judged to go: the same name and port, and
-an address that the name has *now*. Kept or not, it carries one call at a time. What the other side says unasked ends
-it, and so does a short while without a call.
+again. A line is used again only if it leads where this very call was judged to go: the same name and port, and an
+address that the name has *now*. Every line carries one call at a time. Bytes that the other side sends unasked end it,
+and so does a short while without a call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twophp.delivery.egress_urls import Target
 MOST_LINES: Final = 64
 """How many are kept, all receivers together."""
 IDLE_S: Final = 4.0
-"""How long a line is kept without a call. Servers hang up after five seconds and more; it is better to be first."""
+"""How long a line is kept without a call. Servers close after five seconds and more; it is better to close first."""
 
 SKIP_S: Final = 0.25
 """How long the rest of an answer is waited for, so that its line can be kept."""
@@ -32,7 +32,7 @@ _Place: TypeAlias = tuple[bool, str, int]
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
-    """Hangs up on whoever speaks while nobody has asked."""
+    """Closes the connection when the other side sends bytes while no call is made."""
 
     resting: Line | None = None
     unread = 0
@@ -65,12 +65,12 @@ class Line:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the other side has not hung up, as far as is known here."""
+        """Whether the connection is open, as far as is known here."""
         return not self.writer.transport.is_closing()
 
     @property
     def unread(self) -> int:
-        """How many bytes have come that nobody has read."""
+        """How many bytes have come that are not read yet."""
         return self._protocol.unread
 
     async def read_until(self, end: bytes) -> bytes:
@@ -131,7 +131,7 @@ class Lines:
         self._is_closed = False
 
     def take(self, target: Target, addresses: Collection[Address]) -> Line | None:
-        """The line that rested last, of those that lead to one of these addresses; it is the caller's alone now."""
+        """The line that rested last, of those that lead to one of these addresses. It belongs to this caller now."""
         place = _place(target)
         self._idle = [line for line in self._idle if line.is_alive]
         for line in reversed(self._idle):
@@ -142,7 +142,7 @@ class Lines:
         return None
 
     async def keep(self, line: Line, *, after: int) -> None:
-        """For the next call, once so many bytes of the last answer were read. Its status is known: nobody waits."""
+        """Keep the line for the next call, once ``after`` bytes of the answer are read. No caller waits for these."""
         if line.unread >= after:
             await line.read_exactly(after)  # They are here already.
             await self._rest(line)

@@ -62,7 +62,7 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class Rules(SettingsStruct, frozen=True, kw_only=True):
-    """What the operator lets out. Raises ConfigError on what cannot be meant, now and not at the first call."""
+    """What the operator lets out. A rule that cannot work raises ConfigError now and not at the first call."""
 
     bad_code: ClassVar[str] = "bad_egress"
 
@@ -132,10 +132,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_url(url: str, *, rules: Rules) -> Target:
-    """Read and judge a URL without asking anybody; raises EgressRefused.
+    """Read and judge a URL by its text, without a look-up; raises EgressRefused.
 
     Its address is not judged, though it may be in the text: that is done when the call is made, for names and numbers
-    alike, so that nobody learns from an earlier answer which addresses are let through.
+    alike, so that no client learns from an earlier answer which addresses are let through.
     """
     scheme, authority, rest = _split(url)
     tls = scheme == "https"
@@ -160,7 +160,7 @@ def check_url(url: str, *, rules: Rules) -> Target:
 
 
 def refused(reason: str) -> EgressRefused:
-    """The one message is for people who may know; the reason alone tells them what to do."""
+    """The same message for every reason, for people who may see it; the reason tells them what to change."""
     return EgressRefused(f"The egress gate lets nothing out to this URL: {reason}.", reason=reason)
 
 
@@ -204,7 +204,7 @@ def _host_and_port(authority: str, default: int) -> tuple[str, int]:
 
 
 def _literal(host: str) -> Address | None:
-    """The address that a host spells plainly, or None for a name. Whatever else getaddrinfo would read is refused."""
+    """The address that a host spells, or None for a name. Other spellings that getaddrinfo reads are refused."""
     if host.startswith("["):
         address = read_address(host[1:-1])
         if not isinstance(address, IPv6Address):

@@ -141,7 +141,7 @@ async def _exchange(origin: Origin, request: bytes, context: ssl.SSLContext | No
 
 
 async def _drained(writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):  # Whoever reads finds out, too, and says so.
+    with suppress(OSError):  # The reader meets the same error, and raises it.
         await writer.drain()
 
 

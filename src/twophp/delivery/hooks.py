@@ -11,8 +11,8 @@ raised, it is called again with the same event. So a hook should recognise what 
 same on every call.
 
 A job remembers its hook by name, so a name must outlive a restart. It is the callable's module and qualified name, the
-digest of the webhook's URL or of the command, or whatever ``name`` says. Rename a hook, and the jobs that wait for it
-find nobody until their attempts are used up.
+digest of the webhook's URL or of the command, or the ``name`` that was given. Rename a hook, and the jobs that wait for
+it find no hook until their attempts are used up.
 
 ``on_phase`` of this module registers with ``HOOKS``, the registry of the process, because a decorator has to stand
 where no configuration exists yet. Edges use it unless they are given a ``Hooks`` of their own, which is what a process
@@ -126,7 +126,7 @@ class Hooks:
             if hook.url is not None:
                 try:
                     target = check_url(hook.url, rules=rules)
-                    if target.address is not None:  # Ours to name, so it is judged when it is said.
+                    if target.address is not None:  # The service names it, so it is judged at the start.
                         check_address(target, target.address)
                 except EgressRefused as refusal:
                     message = f"The gate does not let out the webhook {hook.name!r} ({refusal.reason})."
@@ -251,7 +251,7 @@ def _executing(argv: tuple[str, ...], timeout_s: float) -> Run:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if not name.startswith(OURS)},
-            start_new_session=True,  # So that whatever it starts can be ended with it.
+            start_new_session=True,  # So that the processes it starts can be ended with it.
         )
         try:
             async with asyncio.timeout(timeout_s):
@@ -265,7 +265,7 @@ def _executing(argv: tuple[str, ...], timeout_s: float) -> Run:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """A command does not outlive its attempt, nor does what it started. One that has ended gave its number back."""
+    """End a command and what it started: neither outlives the attempt. One that has ended has lost its process id."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

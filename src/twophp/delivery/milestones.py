@@ -6,7 +6,7 @@ import asyncio
 
 
 class Milestones:
-    """How far an attempt has come, for whoever waits for it."""
+    """How far an attempt has come, for the request that waits for it."""
 
     __slots__ = ("sent", "started")
 
@@ -30,5 +30,5 @@ class Milestones:
 
 
 def _reach(milestone: asyncio.Future[bool], *, reached: bool) -> None:
-    if not milestone.done():  # It is also done when whoever waited has gone.
+    if not milestone.done():  # It is also done when the request that waited was cancelled.
         milestone.set_result(reached)

@@ -1,9 +1,9 @@
 """The outbox: what transitions owe to others, made durable with them and delivered at least once.
 
-    Letter      what is owed: who delivers it, and the bytes to deliver
-    put_for     the letter as a job, for the same change as the transition                   pure
-    start       the first attempt of a job that was just made durable, without queueing      the request's own (A-38)
-    run         everything else that is due: retries, what a crash left behind, hooks        a task of the service
+    OutboxMessage   the letter: what is owed, which deliverer is for it, and the bytes to deliver
+    put_for         the letter as a job, for the same change as the transition               pure
+    start           the first attempt of a job that was just made durable, without queueing  the request's own (A-38)
+    run             everything else that is due: retries, what a crash left behind, hooks    a task of the service
 
 The bytes are sealed once, when the job is made, and every attempt delivers what was sealed (A-39). The rules are all
 in ``core.job``; here are the attempts, of which ``run`` makes a bounded number at a time. An acknowledgement goes like
@@ -13,9 +13,9 @@ this:
     decision = await intents.register(command, payload, policy, follow=owed)
     await owed.start(decision)                # returns when the attempt has begun; then the handler may
 
-Whoever would owe a callback asks ``is_full`` in the very change that owes it, so that a refusal stores nothing: later
-it could only break the rule that the callback is under way before the handler, or hold unbounded work. A request that
-owes nothing, such as a repeat, does not ask.
+A flow that would owe a callback checks ``is_full`` in the very change that owes it, so that a refusal stores nothing.
+Later it could only break the rule that the callback is under way before the handler, or hold unbounded work. A request
+that owes nothing, such as a repeat, does not check.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ log: Final = logging.getLogger("twophp.outbox")
 CONCURRENCY: Final = 32
 """How many attempts ``run`` makes at a time."""
 CAPACITY: Final = 1024
-"""How many attempts may be under way before ``is_full`` says so."""
+"""How many attempts may be under way before ``is_full`` is true."""
 SHARES: Final = 8
 """One principal has this part of the capacity at most."""
 POLL_S: Final = 1.0
@@ -100,7 +100,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _About(msgspec.Struct, frozen=True):
-    """Whose a payload is, as far as it says so. Each kind of payload has more, which is its deliverer's to read."""
+    """The ids in a payload, as far as it has them. Each kind of payload has more, which only its deliverer reads."""
 
     client_correlation_id: str = ""  # Of a callback and of a hook.
     intent: str = ""  # The server correlation id, of what an obligation owes.
@@ -122,7 +122,7 @@ async def wait_for_news(news: asyncio.Event, seconds: float) -> None:
 
 
 def spread(job: Job) -> float:
-    """A fraction that differs from job to job and from attempt to attempt, and needs no dice: ids are random enough."""
+    """A fraction that differs from job to job and from attempt to attempt. No random numbers: ids are random enough."""
     return int(digest(JITTER_TAG, job.job_id.encode(), str(job.attempts).encode())[:8], 16) / 0xFFFF_FFFF
 
 
@@ -144,7 +144,7 @@ class Outbox:
         observer: Observer = SILENT,
         after: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``after`` is called once, when the last attempt has ended: to let go of what the deliverers kept."""
+        """``after`` is called once, when the last attempt has ended, to close what the deliverers kept."""
         if min(concurrency, capacity) < 1:
             raise ConfigError("An outbox makes at least one attempt at a time.", code="bad_outbox")
         self._store = store
@@ -187,11 +187,11 @@ class Outbox:
         return PendingAcknowledgement(self, letter_of, principal)
 
     def follow(self, letters_of: LettersOf) -> SideEffects:
-        """Owe whatever letters a decision gives rise to, for ``run`` to deliver."""
+        """Owe the letters that a decision gives rise to, for ``run`` to deliver."""
 
         def puts(decision: phase.IntentDecision) -> tuple[Put, ...]:
             letters = letters_of(decision)
-            if not letters:  # Nearly always: a service has few hooks, and they hear of few phases.
+            if not letters:  # Nearly always: a service has few hooks, each for few phases.
                 return ()
             now = _now_of(decision)
             return tuple(put for letter in letters for put in self.puts_for(letter, now))
@@ -202,7 +202,7 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many attempts are under way that nobody should promise another."""
+        """Whether so many attempts are under way that no flow should owe another."""
         return len(self._attempts) >= self._capacity
 
     def is_full_for(self, principal: str) -> bool:
@@ -215,7 +215,7 @@ class Outbox:
         return len(self._attempts)
 
     def wake(self) -> None:
-        """There may be jobs that nobody has started; saves ``run`` its next look."""
+        """There may be jobs that are not started. Call this and ``run`` looks at once, not after its interval."""
         self._news.set()
 
     async def start(
@@ -231,7 +231,7 @@ class Outbox:
 
         Nothing is read, written or queued, and no network is waited for. With the barrier ``sent`` the wait is for
         the bytes to be written, though not longer than ``within_s``. False: the service stops, or the barrier was
-        not reached in time; the job is delivered all the same, by whoever finds its lease ended.
+        not reached in time; the job is still delivered, by the process that finds its lease ended.
         """
         job, sealed = put.record, put.seals["payload"]
         assert isinstance(job, Job) and job.state is State.RUNNING and sealed is not None  # noqa: PT018
@@ -266,8 +266,8 @@ class Outbox:
             del self._started_for[principal]
 
     async def _attempt(self, job: Job, obligation: Obligation | None, sealed: Sealed, milestones: Milestones) -> None:
-        """Deliver once and note what came of it. If nobody can note it, the lease ends and it is made again."""
-        milestones.has_started()  # Whoever waits goes on no sooner than at our first real wait.
+        """Deliver once and note what came of it. If that fails, the lease ends and another attempt follows."""
+        milestones.has_started()  # The request that waits goes on at our first real wait, no sooner.
         ended = await self._delivered(job, obligation, sealed, milestones.has_sent)
         try:
             noted = await self._decide(by_job_id(job.job_id), ended, self._jitter(job))
@@ -291,7 +291,7 @@ class Outbox:
         except Exception as error:
             code = code_of(error)
             ids = await self._ids_of(job.job_id, sealed)
-            slip = None if isinstance(error, TwoPHPError | TimeoutError) else error  # A hook's own: nobody else tells.
+            slip = None if isinstance(error, TwoPHPError | TimeoutError) else error  # A hook's bug: shown here alone.
             log.warning("job %s: attempt %d failed: %s", job.job_id, job.attempts, code, extra=ids, exc_info=slip)
             return Failed(attempt=job.attempts, error=code)
         return Delivered(attempt=job.attempts)
@@ -309,7 +309,7 @@ class Outbox:
     # The service's task.
 
     async def run(self) -> None:
-        """Make what is due, until ``close``. A store that fails now is asked again later."""
+        """Make the attempts that are due, until ``close``. A store that fails now is asked again later."""
         while not self._closing:
             self._news.clear()
             try:
@@ -317,14 +317,14 @@ class Outbox:
             except StoreError as error:
                 log.warning("the outbox cannot look for what is due: %s", error.code)
                 busy = False
-            except Exception:  # Whatever it was: nobody would deliver anything any more.
+            except Exception:  # Without this catch, one unexpected error would end all delivery.
                 log.exception("the outbox cannot look for what is due")
                 busy = False
             if not busy and not self._closing:
                 await self._wait(self._news, POLL_S)
 
     async def visit(self) -> bool:
-        """Attend to what is due, as far as there is room; whether anything was done."""
+        """Attend to what is due, as far as there is room. Return whether anything was done."""
         room = self._concurrency - len(self._of_run)
         if room <= 0:
             return False
@@ -333,7 +333,7 @@ class Outbox:
         return any(done)
 
     async def _attend(self, key: Key) -> bool:
-        """Of all who come by, one changes the job; it alone goes on."""
+        """Take a job. Of all processes that try, one changes the job, and it alone makes the attempt."""
         try:
             decision, obligation = await self._take(key)
             if decision.begins_attempt and decision.job is not None:
@@ -342,7 +342,7 @@ class Outbox:
             job_id = key.values[0]
             log.warning("job %s cannot be attended to: %s", job_id, error.code, extra=await self._ids_of(job_id))
             return False
-        self._observer.attempted(decision)  # An attempt that nobody ended may have been the last.
+        self._observer.attempted(decision)  # An attempt that was left behind may have been the last.
         await self._tell_of_the_dead(decision)
         return decision.changed
 
@@ -364,11 +364,11 @@ class Outbox:
 
     async def _resume(self, job: Job, obligation: Obligation | None) -> None:
         sealed = await self._store.unseal(by_job_id(job.job_id), "payload")
-        # Without one it was delivered meanwhile, by an attempt that was given up too early.
+        # Without one the job has been delivered by now, by an attempt that was given up too early.
         if sealed is not None and not self._closing:
             self._of_run.add(self._begin(job, obligation, sealed, Milestones()))
 
-    # What is told of them.
+    # Log lines about jobs.
 
     async def _tell_of_the_dead(self, decision: JobDecision, sealed: Sealed | None = None) -> None:
         job = decision.job
@@ -379,7 +379,7 @@ class Outbox:
     async def _ids_of(self, job_id: str, sealed: Sealed | None = None) -> dict[str, str]:
         """Both correlation ids of the intent that a job is about, for a line in the log; none if there is no intent.
 
-        The payload has them, so an attempt's line needs no store. Only where nobody can read it the ledger is asked;
+        The payload has them, so an attempt's line needs no store. Only where it cannot be opened the ledger is read;
         a store that fails then leaves the client's id out.
         """
         about = await self._about(job_id, sealed)
@@ -400,7 +400,7 @@ class Outbox:
         return _About()
 
     async def close(self, within_s: float = CLOSE_S) -> None:
-        """Begin nothing more, and let what runs end in time. What does not is cut off, and made again later.
+        """Begin nothing more, and let what runs end in time. An attempt that does not is cut off, and made again later.
 
         ``run`` ends by itself; its owner waits for it before closing the store.
         """
@@ -411,7 +411,7 @@ class Outbox:
         left = list(self._attempts)
         for task in left:
             task.cancel()
-        if left:  # One that will not be cut off is not waited for.
+        if left:  # An attempt that resists is not waited for any longer.
             await asyncio.wait(left, timeout=CUT_OFF_S)
         if self._after is not None:
             await self._after()
@@ -427,7 +427,7 @@ class PendingAcknowledgement:
         self._puts: tuple[Put, ...] = ()
 
     def __call__(self, decision: phase.IntentDecision) -> tuple[Put, ...]:
-        """A store may decide again when a batch has to be redone; what counts is the last time."""
+        """Owe the letter. A store may decide again when a batch has to be redone: the last call counts."""
         self._puts = ()
         if decision.intent is None or not _crosses_ponr(decision):
             return ()
@@ -438,7 +438,7 @@ class PendingAcknowledgement:
     async def start(
         self, decision: phase.IntentDecision, *, barrier: Barrier = "started", within_s: float = BARRIER_S
     ) -> bool:
-        """See ``Outbox.start``. False as well if the decision, as it became durable, owed nothing, or has begun."""
+        """See ``Outbox.start``. False also if the decision, as it became durable, owed nothing, or has begun."""
         if not self._puts or not decision.changed:
             return False
         (job, owed), self._puts = self._puts, ()
@@ -447,7 +447,7 @@ class PendingAcknowledgement:
 
 
 def _crosses_ponr(decision: phase.IntentDecision) -> bool:
-    """Not so for a recovery, which is PROCESSING before and after."""
+    """Whether a step enters PROCESSING. A recovery does not: it is PROCESSING before and after."""
     return any(step.after == Phase.PROCESSING != step.before for step in decision.steps)
 
 
@@ -468,8 +468,8 @@ def _change(decision: JobDecision) -> Change:
 
 def _deliverer_for(job: Job, known: Mapping[str, Deliver]) -> Deliver:
     deliver = known.get(job.work)
-    if deliver is None:  # Another release of the service made it. Its next may know it again.
-        raise DeliveryFailed(f"Nobody here delivers {job.work}.", reason="no_deliverer")
+    if deliver is None:  # Another release of the service made the job. The next release may know it again.
+        raise DeliveryFailed(f"This service has no deliverer for {job.work}.", reason="no_deliverer")
     return deliver
 
 

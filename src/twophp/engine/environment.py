@@ -2,7 +2,7 @@
 
 What is said in the code wins, and an empty variable says nothing. Here are the settings that differ from one deployment
 to the next; what belongs to the program, such as policies and hooks, is said in the program. Keys and what is about the
-central ledger have variables as well, beside what reads them: ``stores.keys`` and ``engine.ship``.
+central ledger have variables as well, beside what reads them: ``stores.keys`` and ``shipping.shipper``.
 
 A ``TWOPHP_*`` variable that twophp does not read is most likely misspelt, and is logged with the one that was probably
 meant. It is not refused: a platform may set such variables by itself, as Kubernetes does for a service named

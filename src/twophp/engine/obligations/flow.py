@@ -1,7 +1,7 @@
 """The life of obligations against a store: reserve, commit, roll back, and what becomes due with time.
 
 Every flow has the same shape: name the keys, decide inside the transaction, and write everything that follows from the
-decision as one change (``engine.obligation_changes``). The rules are all in ``core.obligation``; nothing is decided
+decision as one change (``engine.obligations.changes``). The rules are all in ``core.obligation``; nothing is decided
 here.
 
 ``reserving`` and ``settling`` return the changes themselves. A caller that has more to make durable in the same
