@@ -1,4 +1,4 @@
-"""What goes on, told to observers: counters, traces and logs are made of it elsewhere.
+"""Events of a service, reported to observers: counters, traces and logs are made of them elsewhere.
 
-An observer is told after the fact and can change nothing. Nothing here imports a metrics or tracing library.
+An observer is called after the fact and can change nothing. Nothing here imports a metrics or tracing library.
 """

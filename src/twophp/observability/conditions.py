@@ -18,13 +18,13 @@ from twophp.core.intent import Intent
 
 INTERVAL_S: Final = 10.0
 MOST_CONDITIONS: Final = 256
-"""Beyond so many at a time nothing is counted and everything is said."""
+"""Beyond so many at a time, further conditions are not counted: every line of theirs is written."""
 
 Later: TypeAlias = Callable[[float, Callable[[], None]], object]
 
 
 class _Open(msgspec.Struct):
-    """A condition that was said lately."""
+    """A condition that was logged lately."""
 
     level: int
     line: str
@@ -41,7 +41,7 @@ class Conditions:
         self._open: dict[tuple[str, str], _Open] = {}
 
     def known(self, level: int, message: str, *args: object, error: TwoPHPError, intent: Intent | None = None) -> None:
-        """Say it, unless it was said within the last ten seconds: then it is counted."""
+        """Log it, unless it was logged within the last ten seconds: then count it."""
         line = f"{message % args}: {error}"
         extra: dict[str, Any] = {}
         if intent is not None:
@@ -50,7 +50,7 @@ class Conditions:
         key = message, error.code
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # Under trio there is no timer to sum it up, so every one is said.
+        except RuntimeError:  # Under trio there is no timer to sum it up, so every one is logged.
             self._log.log(level, "%s", line, extra=extra)
             return
         said = self._open.get(key)

@@ -1,8 +1,8 @@
-"""What goes on, told to whoever wants to count it, time it or write it beside a span.
+"""Events of a service, reported to observers that count them, time them or write them beside a span.
 
-An observer is told after the fact: what it hears of is durable or answered, and nothing it does changes it. It is
-called on the hot path, so it must be quick and must not raise. Quantities that are cheaper to ask for than to be told
-of (queues, batches) are no part of this; a collector reads them when somebody looks (``Store.load``).
+An observer is called after the fact: what is reported is durable or answered, and an observer cannot change it. It is
+called on the hot path, so it must be quick and must not raise. Quantities that are cheaper to read than to report
+(queues, batches) are no part of this; a collector reads them at each scrape (``Store.load``).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PhaseNumber: TypeAlias = Literal[1, 2]
 
 
 class Observer(Protocol):
-    """Somebody who wants to know."""
+    """A listener to the events of a service, such as metrics or traces."""
 
     @property
     def times(self) -> bool:
-        """Whether it wants to know how long things took; if nobody does, nobody looks at a clock."""
+        """Whether it needs to know how long requests took. If no observer does, no clock is read."""
         ...
 
     def decided(self, decision: IntentDecision) -> None:
@@ -34,7 +34,7 @@ class Observer(Protocol):
         ...
 
     def answered(self, phase: PhaseNumber, intent: Intent, took_s: float) -> None:
-        """A request of this phase got its answer, and how long it waited for it. Told only to one that ``times``."""
+        """A request of this phase got its answer, after ``took_s``. Called only on an observer that ``times``."""
         ...
 
     def attempted(self, decision: job.JobDecision) -> None:
@@ -43,7 +43,7 @@ class Observer(Protocol):
 
 
 class Silent:
-    """Nobody wants to know."""
+    """The observer of a service without any: it does nothing."""
 
     times: Final = False
 
@@ -64,7 +64,7 @@ SILENT: Final = Silent()
 
 
 class Publishing(Silent):
-    """Says that there is news whenever a row has changed: for whoever publishes rows one by one (draft §9.5)."""
+    """Calls ``news`` whenever a row has changed: for a shipper that sends each row as it is written (draft §9.5)."""
 
     def __init__(self, news: Callable[[], None]) -> None:
         self._news = news
@@ -76,7 +76,7 @@ class Publishing(Silent):
 
 
 class Several:
-    """Tells each of several, in order."""
+    """Calls several observers, in order."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
@@ -104,7 +104,7 @@ class Several:
 
 
 def observed_by(*observers: Observer) -> Observer:
-    """As few calls as there are listeners."""
+    """One observer for all of these, without a frame in between if there is one or none."""
     if len(observers) == 1:
         return observers[0]
     return Several(*observers) if observers else SILENT

@@ -1,9 +1,9 @@
 """Tier 2 as obligations: rows leave under a shipment that is Reserved, and are marked by the change that commits it.
 
-    reserve     durable before the first row leaves; a ledger has one open shipment, whoever works for it
+    reserve     durable before the first row leaves; a ledger has one open shipment, shared by its workers
     commit      in the transaction that marks the rows as arrived: both, or neither
     roll back   the central ledger refuses every row of it for good
-    neither     nobody answered, or whoever sent it died. The next attempt goes on under the same shipment; past its
+    neither     there was no answer, or the sender died. The next attempt goes on under the same shipment; past its
                 timeout it leaks, as any obligation does: OBL-004, and the verdict of ``twophp obligations report``
 
 The unsynced row stays the debt (A-57), so nothing is lost with a shipment: the rows of one that leaked are simply sent
@@ -37,7 +37,7 @@ from twophp.ports import Change, MintId, Records, Store, Synced
 log: Final = logging.getLogger("twophp.ship")
 
 SHIPMENT: Final = "tier2_shipment"
-"""The flow. Not a word that an application would declare for an effect of its own."""
+"""The flow. An application is unlikely to declare this word for an effect of its own."""
 
 
 class Shipments:
@@ -53,7 +53,7 @@ class Shipments:
         attempt_ms: int,
         told: DecisionListener | None = None,
     ) -> None:
-        """An attempt takes ``attempt_ms`` at most; so long another worker's shipment is left alone."""
+        """An attempt takes ``attempt_ms`` at most. For that time another worker's shipment is left alone."""
         self._store = store
         self._ledger_id = ledger_id
         self._mint = mint
@@ -64,7 +64,7 @@ class Shipments:
         self._ours = ""
 
     async def open(self) -> Obligation | None:
-        """The shipment to send rows under: the open one, or else a new one. None: another worker is at it."""
+        """The shipment to send rows under: the open one, or else a new one. None: another worker is sending."""
         command = Reserve(
             obligation_id=self._mint(),
             flow=SHIPMENT,
@@ -75,7 +75,7 @@ class Shipments:
         keys = by_id(command.obligation_id), by_flow_and_key(SHIPMENT, self._ledger_id)
         decision = await self._make(Reserving(self._follows, keys, command, NO_SEALS))
         found = decision.obligation
-        assert found is not None  # The new one, or whoever holds the key.
+        assert found is not None  # The new one, or the one that holds the key.
         is_of_another = decision.code is not None and found.obligation_id != self._ours
         if is_of_another and self._store.now() < found.reserved_at + self._attempt_ms:
             return None
@@ -93,12 +93,12 @@ class Shipments:
         return (await self._make(wanted)).code is None
 
     async def roll_back(self, shipment: Obligation) -> None:
-        """Give it up: the central ledger wants none of it."""
+        """Give the shipment up: the central ledger takes no row of it."""
         command = Rollback(trace_id=self._ledger_id)
         await self._make(Settling(self._follows, (by_id(shipment.obligation_id),), command))
 
     async def scan(self) -> None:
-        """The leak scan of the one shipment that may be open, for ledgers that nobody else scans: a client's."""
+        """The leak scan of the one shipment that may be open, for a ledger without another scan: a client's."""
         keys = (by_flow_and_key(SHIPMENT, self._ledger_id),)
         for leaked in await self._store.transact(AdHocCommand(keys, Leaking(self._follows, keys, (), Scan()))):
             self._tell(leaked)
@@ -110,6 +110,6 @@ class Shipments:
 
     def _tell(self, decision: Decision) -> None:
         if LEAK_EVENT in (step.event for step in decision.steps):
-            log.warning("a shipment to the central ledger leaked: nobody acknowledged it in time")
+            log.warning("a shipment to the central ledger leaked: it was not acknowledged in time")
         if self._told is not None and decision.changed:
             self._told(decision)

@@ -2,17 +2,17 @@
 
 What has to be sent is not kept here: a row without ``sync_timestamp`` is the debt, written in the same transaction as
 the transition it tells of, and an acknowledged version is its payment (A-57). So there is no queue that could grow or
-be lost, and an outage of hours costs no memory: whatever changed meanwhile is sent once, in its newest version, a
-bounded batch at a time, oldest change first. Each batch leaves under an obligation of its own (``engine.shipments``),
-so a central ledger that stays away is found by the leak scan.
+be lost, and an outage of hours costs no memory: a row that changed during it is sent once, in its newest version. Rows
+leave a bounded batch at a time, oldest change first. Each batch has an obligation of its own (``shipping.shipments``),
+so the leak scan finds a central ledger that stays away.
 
 A service registers its ledger under the GUID it claimed at its first start (A-59). If the central ledger knows the
 credential under another, that one becomes the ledger's own: its rows are stamped anew before the first of them leaves.
 
-    nothing left       the central ledger is told so now and then; it tells a row that is late from one that is lost
+    nothing left       a heartbeat says so now and then: by it central can tell a row that is late from one that is lost
     429, 503           wait as long as it says
-    400, 413, 422      halve the batch; a single row that is not taken is left alone, and said so in the log
-    nobody answers     the shipment stays open; no other is opened before somebody does, so an outage opens one
+    400, 413, 422      halve the batch; a single row that is not taken is left alone and logged
+    no answer          the shipment stays open; no other is opened before there is an answer, so an outage opens one
     anything else      back off, further each time, with jitter: services that fell silent together come back apart
 """
 
@@ -51,7 +51,7 @@ INTERVAL_VARIABLE: Final = "TWOPHP_CENTRAL_INTERVAL_S"
 EVENTS_VARIABLE: Final = "TWOPHP_CENTRAL_EVENTS"
 
 PULL_PATH: Final = "/_2php/ledger"
-"""Where a service answers a pull, behind whatever its address is."""
+"""Where a service answers a pull, appended to its own address."""
 
 HEARTBEAT_S: Final = 30.0
 LONGEST_WAIT_S: Final = 300.0
@@ -60,7 +60,7 @@ GATHER_S: Final = 0.05
 FAREWELL_S: Final = 2.0
 """How long a service that stops may take to send what is left."""
 MOST_REFUSED: Final = 10_000
-"""How many rows that are not taken are remembered, so that they hold up nobody else; behind more, others wait."""
+"""How many rows that are not taken are remembered, so that they delay no other; behind more, others wait."""
 
 MOST_SAID_CHARS: Final = 300
 
@@ -85,14 +85,14 @@ class Shipping(SettingsStruct, frozen=True, kw_only=True):
     events: bool = False  # Each row as soon as it is written, and not with the next batch (draft §9.5).
     batch_rows: int = 250
     timeout_s: float = 10.0
-    leak_timeout_s: float = 60.0  # A batch that nobody has acknowledged for so long has leaked.
+    leak_timeout_s: float = 60.0  # A batch that is not acknowledged for so long has leaked.
     pull_url: str | None = None
     allow_insecure: bool = False
     ssl_context: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
         read_origin(self.url, allow_insecure=self.allow_insecure)
-        if self.pull_url is not None:  # Whether plain HTTP will do is the central ledger's to say.
+        if self.pull_url is not None:  # The central ledger decides whether plain HTTP will do.
             read_origin(self.pull_url, allow_insecure=True)
         is_sendable = self.token.isascii() and self.token.isprintable() and " " not in self.token
         rules = [
@@ -121,7 +121,7 @@ def shipping(
     allow_insecure: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Shipping | None:
-    """What was said, or else what the environment says; None: this ledger is not sent anywhere."""
+    """What the code said, or else what the environment says; None: this ledger is not sent anywhere."""
     environ = os.environ if environ is None else environ
     where = url or environ.get(URL_VARIABLE)
     if not where:
@@ -169,11 +169,11 @@ class NotTaken(DeliveryFailed):
 
 
 class BatchRefused(NotTaken):
-    """These very rows are too many, or one cannot be read. A registration that is refused says nothing of them."""
+    """These very rows are too many, or one cannot be read. Not raised for a registration, which has no rows."""
 
 
 Renamed: TypeAlias = Callable[[Writer], None]
-"""Told as whom rows are written from now on."""
+"""Called with the writer of all rows from now on."""
 RowKey: TypeAlias = tuple[str, str, str, int]
 
 
@@ -235,7 +235,7 @@ class Shipper:
                 await asyncio.wait([task], timeout=FAREWELL_S)
 
     async def _run(self) -> None:
-        """Now and every interval, until closed; then once more, unless nobody answered last time either."""
+        """Send now and at every interval, until closed; then once more, unless the last attempt failed."""
         while not self._stopping.is_set():
             wait_s = await self._visit()
             await self._pause(wait_s)
@@ -257,7 +257,7 @@ class Shipper:
             self._news.clear()
 
     async def _visit(self) -> float:
-        """One round, and how long to wait until the next. Whatever fails is tried again: nothing is lost by it."""
+        """One round; return how long to wait until the next. What fails is tried again, so nothing is lost."""
         try:
             await self.ship()
         except (DeliveryFailed, StoreError) as error:
@@ -281,8 +281,8 @@ class Shipper:
         return min(asked * (1 + drawn / 2), LONGEST_WAIT_S) if asked else wait_s
 
     async def ship(self) -> int:
-        """Send everything that has changed, a batch at a time; how many rows were taken. Raises DeliveryFailed."""
-        if self._failures:  # Whoever was silent last time has to answer before another shipment is opened.
+        """Send all that has changed, a batch at a time, and return how many rows were taken. Raises DeliveryFailed."""
+        if self._failures:  # A central ledger that failed last time has to answer before a shipment is opened.
             await self._shipments.scan()
             self._registered_as = await self._register()
         taken = 0
@@ -292,7 +292,7 @@ class Shipper:
             wanted = [row for row in found if _key(row) not in self._refused]
             rows = wanted[: self._to.batch_rows]
             drained = len(found) < limit and len(rows) == len(wanted)
-            if len(found) < limit:  # That is all: of whatever else was refused there is a newer version, or nothing.
+            if len(found) < limit:  # These are all: any other refused row has a newer version, or is gone.
                 self._refused.intersection_update(map(_key, found))
             if rows:
                 pushed = await self._push(rows, drained=drained)
@@ -384,16 +384,16 @@ class Shipper:
             self._refused.add(_key(row))
 
     async def _send(self, rows: Sequence[LedgerEntry], shipment: Obligation | None, *, drained: bool) -> Sequence[_Ack]:
-        """The one way by which rows leave. A heartbeat has none, and needs no shipment."""
+        """Send rows: the only way by which they leave. A heartbeat has none, and needs no shipment."""
         if rows:
             require_reserved(shipment)
         if self._registered_as is None:
             self._registered_as = await self._register()
-        # In a thread: nobody's request waits while rows are written out and compressed.
+        # In a thread: no request waits while rows are encoded and compressed.
         body = await asyncio.to_thread(self._packed, rows, drained)
         answer = await self._post("/v1/entries", body, {"Content-Encoding": "gzip"})
         if answer.status == FORBIDDEN:
-            self._registered_as = None  # The other side may have lost what it knew of us; say it again.
+            self._registered_as = None  # The central ledger may have lost our registration: register again.
         if answer.status != OK:
             raise _not_taken(answer, BatchRefused if answer.status in TOO_MUCH else NotTaken)
         acks = _decoded(answer.body, _Acks).acks

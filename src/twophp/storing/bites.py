@@ -1,7 +1,7 @@
-"""Letting go of many things a few at a time, past those that cannot be let go of.
+"""Deletes many records a few at a time, and skips those that cannot be deleted.
 
-A bite is one change of the background (ADR 30): small, so that requests wait for none for long. When the store refuses
-a bite, its parts are tried one by one; what is refused by itself is passed over, so that it keeps nothing behind it.
+A bite is one change of the background (ADR 30): small, so that no request waits for it for long. When the store refuses
+a bite, its records are tried one by one. A record that is refused alone is skipped, so that it delays none behind it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ log: Final = logging.getLogger("twophp.engine")
 
 BITE: Final = 64
 MOST_LEFT: Final = 10_000
-"""How many that cannot be let go of one visit goes past."""
+"""How many records that cannot be deleted one visit skips."""
 
 T = TypeVar("T")
 
 
 class Bites(Generic[T]):
-    """One visit. ``find`` names the first so many that are due; ``forget`` makes one change that lets go of them."""
+    """One visit. ``find`` returns the first records that are due, up to a number; ``forget`` deletes a bite of them."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class Bites(Generic[T]):
         self._left: dict[str, str] = {}  # Why, by name.
 
     async def run(self) -> int:
-        """Until nothing more is found that can go; how many went."""
+        """Delete until no record is found that can be deleted. Return how many were."""
         count, before = 0, frozenset[str]()
         while some := await self._next():
             for one in some:
-                if self._name(one) in before:  # It was let go of and is there still: somebody keeps it.
+                if self._name(one) in before:  # It was in the last bite and is there still.
                     self._left[self._name(one)] = "it stays"
             some = [one for one in some if self._name(one) not in self._left]
             before = frozenset(map(self._name, some))
             count += await self._bite(some)
         if self._left:
             name, why = next(iter(self._left.items()))
-            log.warning("%d %s cannot be let go of, the first is %s: %s", len(self._left), self._what, name, why)
+            log.warning("%d %s cannot be deleted, the first is %s: %s", len(self._left), self._what, name, why)
         return count
 
     async def _next(self) -> list[T]:

@@ -1,4 +1,4 @@
-"""A store that stopped after a failed commit is opened again by whoever comes next, also if that changes no intent."""
+"""The next caller opens a store that stopped after a failed commit, also a caller that changes no intent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from twophp.ports import Command, Store
 
 
 async def transacted(store: Store, command: Command) -> Any:
-    """See ``Store.transact``. A store that has stopped wrote nothing of this, so it is safe to ask once more.
+    """See ``Store.transact``. A store that has stopped wrote nothing of this command, so it is safe to repeat it.
 
-    Opened anew, it tells for good what an earlier commit of unknown outcome became.
+    The reopened store knows for good what an earlier commit of unknown outcome became.
     """
     try:
         return await store.transact(command)
@@ -23,7 +23,7 @@ async def transacted(store: Store, command: Command) -> Any:
 
 
 async def found(store: Store, keys: Sequence[Key]) -> Sequence[Any]:
-    """See ``Store.read``. A store that has stopped is opened anew first, and then tells for good."""
+    """See ``Store.read``. A store that has stopped is reopened first, so that the result is final."""
     try:
         return await store.read(keys)
     except StorePoisoned:
@@ -32,7 +32,7 @@ async def found(store: Store, keys: Sequence[Key]) -> Sequence[Any]:
 
 
 async def proved(store: Store) -> None:
-    """See ``Store.prove``. A store that has stopped is opened anew, which proves it as well."""
+    """See ``Store.prove``. A store that has stopped is reopened, which proves it as well."""
     try:
         await store.prove()
     except StorePoisoned:

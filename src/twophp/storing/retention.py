@@ -1,9 +1,9 @@
 """How long a ledger keeps the rows that the central one has (A-59).
 
-A row goes when the central ledger has had its newest version for the retention, and its record is forgotten as well:
-whoever can still be answered from a record has its row beside it. What was never sent is never purged (A-57), so a
-ledger that nobody gathers keeps everything. Each row leaves a line in the journal, which itself stays: `twophp ledger
-verify` tells a row that was purged from one that was taken away.
+A row goes when the central ledger has had its newest version for the retention, and its record is forgotten as well: as
+long as a record can answer a request, its row is beside it. What was never sent is never purged (A-57), so a ledger
+that no central ledger gathers keeps everything. Each row leaves a line in the journal, which itself stays: by it,
+`twophp ledger verify` can tell a row that was purged from one that was taken away.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RETENTION_MS: Final = 30 * DAY_MS
 
 
 async def purge(store: LedgerStore, retention_ms: int) -> int:
-    """Forget the rows that were kept long enough; how many there were."""
+    """Forget the rows that were kept long enough; return how many."""
     before = store.now() - retention_ms
 
     def forget(rows: Sequence[LedgerEntry]) -> Any:

@@ -1,8 +1,8 @@
 """Which statements a business transaction takes: those that change something.
 
-A transaction's statements run when its intent is settled, long after the handler has gone on: nobody would be there to
-be given the rows of a SELECT. So it is refused where it is written. What a statement does is told by its first word; a
-WITH goes on until the word behind its tables.
+A transaction's statements run when its intent is settled, long after the handler has gone on: a SELECT could not return
+its rows. So it is refused where it is written. The first word of a statement tells what it does; in a WITH, it is the
+word after its tables.
 """
 
 from __future__ import annotations
