@@ -39,7 +39,7 @@ _BEARER: Final = re.compile(rf"[Bb][Ee][Aa][Rr][Ee][Rr] +({_PART}\.{_PART}\.{_PA
 
 
 class BearerJwt:
-    """Identifies by a token; ``claims`` is for guards that want to know more of it than who it is."""
+    """Identifies by a token; ``claims`` is for guards that need more of the token than the identity."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class BearerJwt:
         self._leeway_s = leeway_s
 
     def __call__(self, head: Head) -> Principal:
-        """Who the token was issued to. Nothing of the token itself is part of it (A-60)."""
+        """The identity that the token was issued to. It holds no part of the token itself (A-60)."""
         claims = self.claims(head)
         tenant = claims[self._tenant_claim] if self._tenant_claim else ""
         if not isinstance(tenant, str):
@@ -81,7 +81,7 @@ class BearerJwt:
 
 def _token(head: Head) -> str:
     lines = head.headers.getall("authorization")
-    # Two lines, or one that a proxy has joined: nobody knows which of them the next hop would believe.
+    # Two lines, or one that a proxy has joined: which of them the next hop would believe is unknown.
     found = _BEARER.fullmatch(lines[0]) if len(lines) == 1 and len(lines[0]) <= MAX_AUTHORIZATION else None
     if found is None:
         raise Unauthenticated("the request does not carry one bearer token", challenge=CHALLENGE)
@@ -95,7 +95,7 @@ def _refused(why: str) -> Unauthenticated:
 
 def _options(issuer: str, audience: str, tenant_claim: str | None) -> dict[str, jwt.ClaimsOption]:
     if not issuer or not audience:
-        # RFC 8725 §3.8, §3.9: a token for somebody else, or from somebody else, is no token.
+        # RFC 8725 §3.8, §3.9: a token for another audience, or from another issuer, is no token.
         raise ConfigError("bearer_jwt needs an issuer and an audience", code="bad_identify")
     options: dict[str, jwt.ClaimsOption] = {
         "iss": {"essential": True, "value": issuer},

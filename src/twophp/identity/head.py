@@ -87,7 +87,7 @@ class Headers(Mapping[str, str]):
         return f"<Headers {', '.join(self)}>"  # Names only: values are credentials, and a repr ends up in a log.
 
 
-@lru_cache(maxsize=256)  # Whoever asks knows what to ask for: a service has few such names.
+@lru_cache(maxsize=256)  # Only our code and the service's name fields, and these are few.
 def _key(name: str) -> bytes:
     return name.encode("latin-1", "replace").lower()  # What is not latin-1 becomes "?", which no name has.
 
@@ -135,13 +135,13 @@ def tls_facts(extension: Mapping[str, Any]) -> Tls:
 
 
 class Proxies(msgspec.Struct, frozen=True):
-    """Whose word about a request's origin is taken."""
+    """The peers whose word about a request's origin is taken."""
 
     networks: tuple[Network, ...] = ()
     unix: bool = False
 
     def trust(self, peer: Peer | None) -> bool:
-        """Whether the one who connected is one of them. Nothing a request says about itself plays a part."""
+        """Whether the peer is one of them. Nothing a request says about itself plays a part."""
         if peer is None or not peer[0]:
             return self.unix
         if not self.networks:
@@ -167,7 +167,7 @@ def proxies(addresses: Networks) -> Proxies:
 def _network(entry: object) -> Network:
     network = network_of(TRUSTED, entry, code=BAD_PROXY)
     if network.prefixlen == 0:
-        # A-64 wants *configured* addresses. To trust everybody is to let every client name its own scheme.
+        # A-64 wants *configured* addresses. To trust every peer is to let every client name its own scheme.
         raise ConfigError(f"{TRUSTED}: trusting every address trusts every client: {entry!r}", code=BAD_PROXY)
     return network
 
@@ -176,7 +176,7 @@ def _address(host: str) -> Address | None:
     try:
         address = ip_address(host)
     except ValueError:
-        return None  # A test client's name, or an empty one: nobody we know.
+        return None  # A test client's name, or an empty one: no address.
     # A dual-stack socket shows an IPv4 peer as ::ffff:192.0.2.1; it is the same peer.
     return getattr(address, "ipv4_mapped", None) or address
 

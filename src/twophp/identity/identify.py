@@ -1,15 +1,15 @@
-"""Who asks: from a request's head to the identity an intent is bound to (draft §13.2, A-60, A-61).
+"""From a request's head to the identity of its client, which an intent is bound to (draft §13.2, A-60, A-61).
 
-A service says how its callers are known with one callable, ``identify``. It is given the ``Head`` and returns who it
-is, or raises; it may be a coroutine function. There is no default: a service without authentication says
-``anonymous``, in so many letters.
+A service says how its clients are identified with one callable, ``identify``. It takes the ``Head`` and returns the
+identity, or raises; it may be a coroutine function. There is no default: a service without authentication must say
+``anonymous``.
 
 An identity is not a credential. What is bound is (scheme, issuer, subject, tenant), so a token that was refreshed
 between the phases still owns its intent, and a revoked one fails like anywhere else. Phase 2 runs ``identify`` again:
 "authenticated by the same mechanism as Phase 1" holds by construction.
 
-No message here holds anything of a credential, and the cause of a refusal is cut off where a library might have
-quoted one.
+No message here holds a part of a credential, and the cause of a refusal is cut off where a library might have quoted
+one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log: Final = logging.getLogger("twophp.identify")
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """An identity, as A-60 has it. One without a scheme or a subject is nobody's, so there is none."""
+    """An identity, as A-60 has it. It cannot be made without a scheme and a subject."""
 
     scheme: str
     issuer: str
@@ -57,10 +57,10 @@ OWN_SCHEME: Final = "identify"
 
 
 def authenticate(identify: Identify, head: Head) -> str | Awaitable[str]:
-    """The digest of who asks, to be awaited where ``identify`` is; raises Unauthenticated when nobody can tell.
+    """The digest of the client's identity, to be awaited where ``identify`` is; raises Unauthenticated without one.
 
-    Whatever ``identify`` raises means no (DESIGN: "returns a principal string or raises"), with the reason as its
-    cause. Only errors of our own tree stay what they are: a store that is away is no reason to doubt a caller.
+    Any error of ``identify`` means no (DESIGN: "returns a principal string or raises"), and is the cause of the
+    refusal. Only errors of our own tree stay what they are: a store that is away is no reason to doubt a client.
     """
     try:
         who = identify(head)
@@ -84,9 +84,9 @@ async def _awaited(who: Awaitable[Who]) -> str:
 
 
 def _not_told(error: Exception) -> Unauthenticated:
-    """What and where, for whoever wrote it: a slip looks like a stranger to everybody else.
+    """Log the error's type and place for the author of ``identify``: to a client a bug looks like a refusal.
 
-    Not the error's own words: they may quote a credential.
+    The error's own words are left out: they may quote a credential.
     """
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
@@ -105,7 +105,7 @@ def principal_of(who: object) -> str:
         raise Unauthenticated("identify returned neither a string nor a Principal")
     try:
         return principal_digest(who.scheme, who.issuer, who.subject, who.tenant)
-    except UnicodeEncodeError:  # JSON can spell half a character; it names nobody.
+    except UnicodeEncodeError:  # JSON can spell half a character; no identity has one.
         raise Unauthenticated("the identity is not text") from None
 
 
@@ -115,7 +115,7 @@ ANONYMOUS: Final = Principal("anonymous", "", "anonymous")
 
 
 def anonymous(head: Head) -> Principal:  # noqa: ARG001 - The one helper that does not look.
-    """Everybody is the same: the two ids are the only secret (A-61). To be chosen, never a default."""
+    """Every client has the same identity: the two ids are the only secret (A-61). To be chosen, never a default."""
     return ANONYMOUS
 
 
@@ -135,7 +135,7 @@ def scope_user(*, key: str = "user", attributes: Iterable[str] = _USER_ATTRIBUTE
 
     def identify(head: Head) -> Principal:
         user = head.scope.get(key)
-        # ``is True``: a method by that name that nobody called is truthy as well.
+        # ``is True``: a method by that name that was not called is truthy as well.
         if getattr(user, "is_authenticated", False) is not True:
             raise Unauthenticated("no authenticated user in the scope")
         for name in names:
@@ -177,10 +177,10 @@ def mutual_tls(
 ) -> Callable[[Head], Principal]:
     """The client certificate: its subject's distinguished name, or the one ``uri``, ``dns`` or ``email`` it is for.
 
-    Who connects decides where we look. A trusted proxy is believed in ``subject_header``, which it must always set or
-    remove, and where ``verify_header`` is named that must say ``SUCCESS``, nginx's word. The certificate of the
-    connection would be the proxy's own. Anybody else is known by the certificate of the connection, and what they
-    write into a header is not read.
+    The peer decides where we look. For a trusted proxy, ``subject_header`` is read, which the proxy must always set or
+    remove. Where ``verify_header`` is named, that must say ``SUCCESS``, nginx's word. The certificate of the connection
+    would be the proxy's own. Any other peer is identified by the certificate of the connection, and its headers are not
+    read.
 
     ``bind_issuer`` keeps equal names from two authorities apart. Turn it off where the authority's own name changes
     more often than intents live, and only one authority is trusted.
@@ -202,7 +202,7 @@ def _told_by_proxy(head: Head, subject_header: str, verify_header: str | None) -
     if verify_header is not None and head.headers.getall(verify_header) != ["SUCCESS"]:
         raise Unauthenticated("the proxy did not verify a client certificate")
     lines = head.headers.getall(subject_header)
-    if len(lines) != 1:  # Two lines: the proxy added its own to the client's, and nobody knows which is which.
+    if len(lines) != 1:  # Two lines: the proxy added its own to the client's, and which is which is unknown.
         raise Unauthenticated("the proxy did not name one client certificate")
     return lines[0]
 
@@ -250,12 +250,12 @@ def bearer_jwt(
     ``keys`` is a JWK set, a callable that returns the set in force, a PEM, or a secret. The callable runs for every
     request and must not wait: fetch in the background, and hand out another object when the set has changed.
     ``algorithms`` has no default, since a token must not choose. A token needs ``iss``, ``sub``, ``aud`` and ``exp``;
-    ``nbf`` and ``iat`` are checked where they are. With ``tenant_claim`` that claim is part of who it is.
+    ``nbf`` and ``iat`` are checked where they are. With ``tenant_claim`` that claim is part of the identity.
 
-    What comes back identifies, and its ``claims(head)`` returns the verified claims. Needs ``twophp[jwt]``.
+    The result is an ``identify``, and its ``claims(head)`` returns the verified claims. Needs ``twophp[jwt]``.
     """
     try:
-        from twophp.identity.bearer import BearerJwt  # noqa: PLC0415 - Whoever has no tokens needs no joserfc.
+        from twophp.identity.bearer import BearerJwt  # noqa: PLC0415 - A service without tokens needs no joserfc.
     except ModuleNotFoundError as error:
         raise ConfigError("bearer_jwt needs the extra twophp[jwt]", code="missing_extra") from error
     return BearerJwt(

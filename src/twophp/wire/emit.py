@@ -5,7 +5,7 @@ HTTP/1.1. Statuses are the engine's business, except where a field and a status 
 
 Nothing is written that the grammar would not read back: a value that is not ours (a handler's resource id, a foreign
 server's correlation id) cannot smuggle in a second field. A refusal here is a bug of the caller, so its code is
-``internal``; whoever takes a resource id from a handler asks ``grammar.read_resource_id`` *before* settling.
+``internal``; a caller that takes a resource id from a handler checks ``grammar.read_resource_id`` *before* settling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a service tells about one call beside its rows, as JSON: on its way to the central ledger, and out of it.
+"""What a service sends about one call beside its rows, as JSON: on its way to the central ledger, and out of it.
 
-States, counts, times, codes and hashes. What could quote somebody's business stays where it is: payloads and responses
-anyway, but also a resource's name, an obligation's key, a trace id. Nothing is trusted: lengths, characters and ranges
-are judged while reading.
+States, counts, times, codes and hashes. What could quote business data is not sent: payloads and responses, but also a
+resource's name, an obligation's key, a trace id. Nothing is trusted: lengths, characters and ranges are checked while
+reading.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Hash: TypeAlias = Annotated[str, _text("([0-9a-f]{2})", 128, "hexadecimal digits
 
 
 class IntentFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's record. Somebody executes it while there is an ``owner``; ``fence`` counts who took it up."""
+    """The server's record. It is executed while it has an ``owner``; ``fence`` counts its owners so far."""
 
     phase: Phase
     version: Count
@@ -63,7 +63,7 @@ class IntentFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The client's record. ``attempts``: how often somebody who took it over could not find out."""
+    """The client's record. ``attempts``: how often a process that took it over could not find out its outcome."""
 
     stage: Stage
     version: Count
@@ -134,7 +134,7 @@ class EvidenceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Who executes a call, and until when its word is good. ``at`` is now, by the service's clock."""
+    """The owner that executes a call, and until when its lease lasts. ``at`` is now, by the service's clock."""
 
     client_correlation_id: Id
     server_correlation_id: Id
@@ -146,7 +146,7 @@ class LeaseFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is executed by nobody who can still settle it (A-34, A-54)."""
+        """Whether no owner executes it that can still settle it (A-34, A-54)."""
         return self.phase is Phase.PROCESSING and (self.lease_until is None or self.lease_until <= self.at)
 
 
@@ -174,7 +174,7 @@ def lease_document(intent: Intent, at: Instant) -> dict[str, Any]:
 
 
 def decode_evidence(body: bytes) -> EvidenceFacts:
-    """Read what a service tells; raises WireError."""
+    """Read what a service sent; raises WireError."""
     try:
         return _evidence(body)
     except _UNREADABLE as error:
@@ -183,7 +183,7 @@ def decode_evidence(body: bytes) -> EvidenceFacts:
 
 
 def decode_leases(body: bytes) -> list[LeaseFacts]:
-    """Read what a service tells about leases; raises WireError."""
+    """Read what a service sent about leases; raises WireError."""
     try:
         return _leases(body)
     except _UNREADABLE as error:

@@ -41,10 +41,10 @@ _CALLBACK: Final = re.compile(
     rb"(?:[/?][A-Za-z0-9._~:/?@!$&'()*+;=%\[\]-]{0,2048})?"
 )
 
-# An id without a comma: nobody can take it for two values that were joined (RFC 9110 §5.3).
+# An id without a comma cannot be taken for two values that were joined (RFC 9110 §5.3).
 _PLAIN_ID: Final = re.compile(rb"[!-+\--~]{1,255}")
 
-# For whoever needs no more than a yes or a no: the pattern itself, without a call of ours around it.
+# For a caller that needs only a yes or a no: the pattern itself, without a call of ours around it.
 matches_id: Final = _ID.fullmatch
 matches_plain_id: Final = _PLAIN_ID.fullmatch
 matches_uuid: Final = _UUID.fullmatch

@@ -1,4 +1,4 @@
-"""Requests that look like an opt-in and are none (A-11): they run unprotected, and somebody should hear of it."""
+"""Requests that look like an opt-in and are none (A-11): they run unprotected, and an operator should know."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mistaken(NamedTuple):
 
 
 def mistaken_opt_in(headers: RawHeaders) -> Mistaken | None:
-    """What looks like an opt-in in a request that has none. Who says no, in so many words, has not been mistaken.
+    """What looks like an opt-in in a request that has none. A client that opts out explicitly makes no mistake.
 
     Names are looked at in the spelling that ASGI prescribes. An ordinary one costs two searches.
     """

@@ -86,7 +86,7 @@ class TwoPhaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def awaits_confirm(self) -> bool:
-        """Only this may be answered with a Phase 2; anything else is final, or somebody else's business (A-06)."""
+        """Only this may be answered with a Phase 2; any other answer is final, or not the server's (A-06)."""
         return self.phase is Phase.WAITING_CONFIRM and self.server_correlation_id is not None
 
 
@@ -126,7 +126,7 @@ def opted_in(headers: RawHeaders) -> bool:
 
 
 def asks_for_status(headers: RawHeaders) -> bool:
-    """Whether a GET or HEAD that opted in names both ids (A-04). Whether they can be read is said after who asks."""
+    """Whether a GET or HEAD that opted in names both ids (A-04). They are parsed after the client is identified."""
     names = {name.lower() for name, _value in headers}
     return _SERVER_ID in names and _CLIENT_ID in names
 
@@ -302,7 +302,7 @@ def _collect(headers: RawHeaders) -> tuple[dict[bytes, bytes], list[bytes]]:
             continue
         value = raw_value.strip(OWS)
         if name in _FLAGS:
-            value = value.lower()  # Whoever asks for a flag compares it with ``TRUE``.
+            value = value.lower()  # A reader of a flag compares it with ``TRUE``.
         if _COMMA in value and name not in _TEXTS:
             first, *others = [part.strip(OWS) for part in value.split(b",")]
             if others.count(first) == len(others):

@@ -1,8 +1,8 @@
 """Refusals on the wire: ``application/problem+json`` (RFC 9457) with a stable ``code`` (A-10).
 
 ``PROBLEMS`` is the whole vocabulary. Its titles are also the only texts that DTT-2PHP-Message ever carries: fixed,
-ASCII, at most 200 bytes (A-69). No id, no path and nothing else that came in goes out again; a problem says the same
-bytes to everybody, so an unknown id, a wrong client id and a wrong path cannot be told apart (A-67).
+ASCII, at most 200 bytes (A-69). No id, no path and nothing else that came in goes out again; a problem has the same
+bytes for every client, so an unknown id, a wrong client id and a wrong path cannot be told apart (A-67).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
 def problem(
     code: str, *, field: str | None = None, retry_after_s: int | None = None, status: int | None = None
 ) -> Problem:
-    """The answer for a code. ``field`` is one of the twelve names; anything else is not told.
+    """The answer for a code. ``field`` is one of the twelve names; any other is left out.
 
     A code outside the table is some internal error that was not meant for the wire, and is answered as one.
     """

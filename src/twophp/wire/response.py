@@ -1,7 +1,7 @@
-"""What an answer says beside its phase: when it was made, when to ask again, where it points, and who speaks.
+"""What an answer says beside its phase: when it was made, when to ask again, where it points, and who made it.
 
 The draft has two answers for a failure, ``500`` and ``4xx`` (§5.3.2), and does not ask for a Phase-State on them. So a
-bare failure status may be the outcome, or somebody else's: a gateway's, a guard's, a server's that has forgotten.
+bare failure status may be the outcome, or that of another: a gateway, a guard, a server that has forgotten.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 MAX_RETRY_AFTER_S: Final = 86_400
 
 GATEWAY_ERRORS: Final = frozenset({502, 503, 504, 511, *range(520, 531), 598, 599})
-"""Said by whoever stands before the server, or by a server that is overloaded: no statement about any request."""
+"""Made by a gateway before the server, or by a server that is overloaded: no statement about any request."""
 
 ABOUT_THE_REQUEST: Final = frozenset({401, 403, 404, 405, 407, 408, 409, 410, 421, 425, 429, 431})
-"""About who asks, how often, how late, and whether the thing asked about is known or busy.
+"""About the client, its rate, its lateness, and whether the thing it asks about is known or busy.
 
 To the first confirm they are its outcome. To a repeated one they are not: the first may have run before the credential
 expired, before the server forgot, or while it is still at work.

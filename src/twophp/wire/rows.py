@@ -111,7 +111,7 @@ def encode_batch(entries: Iterable[LedgerEntry], *, drained: bool = False) -> by
 
 
 def decode_batch(body: bytes, *, most: int) -> Batch:
-    """Read a batch from anybody; raises WireError that names the first thing wrong, and takes nothing half."""
+    """Read an untrusted batch; raises WireError that names the first thing wrong, and takes nothing half."""
     try:
         batch = _batch(body)
     except UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""Where a request goes, and which of its neighbours may be asked about it.
+"""Where a request goes, and which URLs beside it may be asked about it.
 
 Ids are a credential pair: who holds both may confirm. So they go to the origin of the call and to no other (A-109).
 """
@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
     @property
     def service(self) -> str:
-        """The first label of the host; an address, whole and with its port: its first number names nobody."""
+        """The first label of the host. An address is whole and with its port, since its first number is no name."""
         authority = self.origin.partition("://")[2]
         host = authority.partition(":")[0]
         is_address = authority.startswith("[") or host.replace(".", "").isdecimal()
