@@ -12,7 +12,7 @@ POLICY = Policy.standard(lease_ms=30_000)
 
 
 async def left_by_a_crash(service: Service, client_id: str = "c-1") -> Reply:
-    """A call whose lease has run out: whoever sweeps next recovers it."""
+    """A call whose lease has run out: the next sweep recovers it."""
     registered = await service.register(client_id)
     await confirmed_by_the_dead(service, registered.get(SERVER) or "", client_id)
     service.clock.now += POLICY.lease_ms

@@ -204,7 +204,7 @@ async def held(app: Orders, seen: Seen, send: Send) -> None:
 
 
 def by_header(head: Head) -> str:
-    """Whoever the ``x-user`` header names; nobody without one."""
+    """The user that the ``x-user`` header names; none without the header."""
     return head.headers["x-user"]
 
 

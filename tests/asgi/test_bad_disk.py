@@ -39,7 +39,7 @@ def code(reply: Reply) -> str | None:
 
 
 async def a_visit(service: Service, client_id: str) -> list[Reply]:
-    """Everything a client may ask for, whatever it is answered."""
+    """Everything a client may ask for; any answer will do."""
     registered = await service.register(client_id)
     replies = [registered]
     if registered.get(SERVER) is not None:

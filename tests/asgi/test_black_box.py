@@ -39,7 +39,7 @@ class Shop:
 
 @pytest.fixture(scope="module", params=["httptools", "h11", "twophp.uvicorn:Protocol"])
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """Uvicorn in a process of its own, on a socket that is open before it starts, so that nobody has to wait."""
+    """Uvicorn in a process of its own, on a socket that is open before it starts, so that no test has to wait."""
     folder = tmp_path_factory.mktemp("shop")
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))

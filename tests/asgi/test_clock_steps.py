@@ -1,4 +1,4 @@
-"""Somebody sets the machine's clock while a service runs: leases and deadlines do not move, and time goes on."""
+"""The machine's clock is set while a service runs: leases and deadlines do not move, and time goes on."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_step_takes_nothing_over_and_expires_nothing(step_ms: int, on_cr
 @pytest.mark.parametrize("step_ms", STEPS)
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_after_a_step_time_goes_on(step_ms: int, restarts: bool, tmp_path: object) -> None:
-    """What nobody confirms expires, and what an owner left that nothing is known about is recovered."""
+    """An intent without a confirm expires, and one left behind by an owner that may be dead is recovered."""
     machine, policy, store = Machine(), Policy.standard(), f"sqlite:///{tmp_path}/shop.db"
     async with serving_on(machine, store, Orders(), policy) as service:
         waiting = await service.register("c-2")

@@ -1,4 +1,4 @@
-"""Browsers: a script of another origin reads our fields only when it is told that it may (A-19)."""
+"""Browsers: a script of another origin reads our fields only when an answer allows it (A-19)."""
 
 from __future__ import annotations
 

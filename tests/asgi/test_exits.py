@@ -1,4 +1,4 @@
-"""``sys.exit`` in what a service brings along: a failure like any other, and never the end of everybody else's loop."""
+"""``sys.exit`` in what a service brings along: a failure like any other, and never the end of the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call of which nobody knows whether its effects happened is told apart from one that failed, wherever it is told."""
+"""A call whose effects nobody knows is told apart from one that failed, wherever it is reported."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ async def test_what_is_known_of_names_is_bounded() -> None:
 
 @pytest.mark.req("A-16")
 async def test_a_body_that_has_to_be_waited_for_is_read_and_its_wait_can_be_cancelled() -> None:
-    """The first step of ``receive`` is taken by hand, whatever it waits for."""
+    """The first step of ``receive`` is taken without an await; here it has to wait."""
     async with serving(body_timeout_s=30.0) as service:
         arrived, heard = asyncio.Event(), asyncio.Event()
 

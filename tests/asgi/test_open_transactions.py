@@ -113,7 +113,7 @@ async def test_a_block_that_ends_badly_after_the_answer_leaves_neither_rows_nor_
 
 @pytest.mark.req("A-34")
 async def test_a_handler_that_returns_does_not_wait_for_its_blocks_and_who_leaves_one_is_told(tmp_path: Path) -> None:
-    """Whoever goes on in a task of their own has left the handler; their rows are refused and not lost silently."""
+    """Code that goes on in a task of its own has left the handler; its rows are refused and not lost silently."""
     tasks: list[asyncio.Task[None]] = []
     may_leave = asyncio.Event()
 

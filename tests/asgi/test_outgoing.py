@@ -1,4 +1,4 @@
-"""Acknowledgements and compensation hooks, from the request to whoever is told."""
+"""Acknowledgements and compensation hooks, from the request to the receiver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOPBACK = Rules(allow_insecure_loopback=True)
 
 
 class Receiver:
-    """A client's callback endpoint: notes what it is told, and answers when it may."""
+    """A client's callback endpoint: notes what it receives, and answers when the test allows it."""
 
     def __init__(self) -> None:
         self.told: list[tuple[bytes, bytes]] = []

@@ -60,7 +60,7 @@ async def test_what_runs_is_settled_while_registrations_are_refused(tmp_path: Pa
     async with small(tmp_path, several_wait) as service:
         _registered, confirms = await running(service)
         other = apsw.Connection(str(tmp_path / "shop.db"))
-        other.execute("BEGIN IMMEDIATE")  # The disk is busy, and everybody comes at once.
+        other.execute("BEGIN IMMEDIATE")  # The disk is busy, and all clients come at once.
         crowd = [asyncio.create_task(service.register(f"new-{number}")) for number in range(9 * CAPACITY)]
         await until(lambda: sum(task.done() for task in crowd) >= 7 * CAPACITY)
         service.orders.may_go_on.set()

@@ -1,4 +1,4 @@
-"""Phase 2 (draft §5.3.2): the handler's outcome, its name, and what the client is told of it."""
+"""Phase 2 (draft §5.3.2): the handler's outcome, its name, and the answer to the client."""
 
 from __future__ import annotations
 

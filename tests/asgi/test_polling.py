@@ -54,7 +54,7 @@ def exchange(url: str, method: str, path: str, *fields: str) -> tuple[int, dict[
 
 
 class Shop:
-    """Orders that are made in the background, and kept under whatever id the handler chose."""
+    """Orders that are made in the background, and kept under the id that the handler chose."""
 
     def __init__(self, folder: Path, *, keeps: bool, fails: bool) -> None:
         self.may_end, self._keeps, self._fails = threading.Event(), keeps, fails
@@ -108,7 +108,7 @@ def test_a_literal_reader_ends(where: str, keeps: bool, fails: bool, end: str, t
         assert b"no such sku" in body
 
 
-# --- who is told ----------------------------------------------------------------------------------------------------
+# --- which clients get an answer -------------------------------------------------------------------------------------
 
 anyio_mark = pytest.mark.anyio
 

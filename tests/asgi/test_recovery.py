@@ -1,4 +1,4 @@
-"""What a service does about executions that somebody else left behind, and how long it keeps what it executed."""
+"""What a service does about executions that another process left behind, and how long it keeps what it executed."""
 
 from __future__ import annotations
 

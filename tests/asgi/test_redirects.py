@@ -18,7 +18,7 @@ HOST = {"host": "shop.example"}
 
 
 def redirecting(status: int, location: str | None = "/orders") -> Orders:
-    """Sends everybody from /old to ``location``; whatever else is asked for is done."""
+    """Sends every request for /old to ``location``, and serves any other."""
 
     async def behave(_app: Orders, seen: Seen, send: Send) -> None:
         if seen.scope["path"].startswith("/old"):

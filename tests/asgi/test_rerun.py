@@ -1,4 +1,4 @@
-"""``on_crash="rerun"`` in a framework: whoever is run again finds what every handler of the application finds."""
+"""``on_crash="rerun"`` in a framework: a handler that is run again finds what every other handler finds."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def a_process(
         try:
             yield Service(outermost, Orders(), made[0], clock)
         finally:
-            await made[0].stop()  # Nobody inside a mount hears of the end.
+            await made[0].stop()  # A middleware inside a mount gets no lifespan event.
 
 
 async def run_again(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""A handler that has answered is settled, whatever it said beside its answer."""
+"""A handler that has answered is settled, with anything that it said beside its answer."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_reference_is_kept_as_a_text_and_never_costs_the_outcome(said: A
 
 @pytest.mark.req("A-34")
 async def test_who_took_over_and_cannot_open_the_request_does_not_say_that_nothing_ran(tmp_path: Path) -> None:
-    """The one before it may have done all of it, so the client must not be told to try again."""
+    """The owner before may have done all of it, so the answer must not ask the client to try again."""
     store, again = f"sqlite:///{tmp_path}/shop.db", {"POST /orders": Policy.standard(on_crash="rerun")}
     async with serving(store=store, policies=again, keys=OLD) as before:
         registered = await before.register()

@@ -224,7 +224,7 @@ async def played(app: Any, way: str, script: Script, **config: Any) -> list[byte
 async def stopped(app: Any) -> None:
     while not isinstance(app, TwoPhaseMiddleware):
         app = app.middleware_stack if hasattr(app, "middleware_stack") else app.app
-        if app is None:  # Nobody was let in, so nothing was opened.
+        if app is None:  # No request was let in, so nothing was opened.
             return
     await app.stop()
 
@@ -312,7 +312,7 @@ def test_whatever_comes_the_bytes_are_the_same(requests: list[tuple[bytes, int]]
 
 
 class Watching:
-    """A middleware of somebody's own: notes what it sees, and who the application is run for."""
+    """A middleware of a user: notes what it sees, and which client the application is run for."""
 
     def __init__(self, app: Any) -> None:
         self.app = app

@@ -161,7 +161,7 @@ async def test_what_a_store_confirms_while_it_closes_is_not_taken_over_while_it_
         monkeypatch.setattr(SQLiteStore, "close", free_and_close)
         confirming = asyncio.create_task(service.confirm(registered))
         async with asyncio.timeout(PATIENCE_S):
-            while not server.executions.crossing:  # noqa: ASYNC110 - the store has it, and tells nobody.
+            while not server.executions.crossing:  # noqa: ASYNC110 - the store has it, and no event for it.
                 await asyncio.sleep(0)
             await service.middleware.stop()
             await orders.entered.wait()
@@ -252,7 +252,7 @@ async def test_what_is_started_again_works_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["starting", "running"])
 async def test_a_server_that_goes_on_without_the_applications_lifespan_is_served(when: str) -> None:
-    """As uvicorn does, unless it is told to insist on lifespans."""
+    """As uvicorn does, unless ``--lifespan on`` makes it insist on them."""
     orders = Orders()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -297,7 +297,7 @@ async def test_an_application_that_exits_while_it_starts_leaves_nothing_open() -
         return {"type": "lifespan.startup"}
 
     async def send(_message: Message) -> None:
-        """Nobody listens."""
+        """Takes a message and drops it."""
 
     async with serving(app=app) as service:
         with pytest.raises(SystemExit, match="not configured"):
@@ -338,7 +338,7 @@ async def test_an_application_that_says_nothing_at_its_end_does_not_hold_up_ours
 
 @pytest.mark.req("A-34")
 async def test_what_a_crash_left_is_not_run_again_by_who_is_about_to_end(tmp_path: Path) -> None:
-    """Its outcome could not be written any more; whoever starts next runs it, once."""
+    """Its outcome could not be written any more; the next process to start runs it, once."""
     store = f"sqlite:///{tmp_path}/shop.db"
     again = {"POST /orders": Policy.standard(on_crash="rerun")}
     async with serving(store=store, policies=again) as ending:
@@ -355,7 +355,7 @@ async def test_what_a_crash_left_is_not_run_again_by_who_is_about_to_end(tmp_pat
 
 
 def refused(reply: Reply) -> None:
-    """Nothing was begun, and the client is told when to come again: by then there is another process, or a new life."""
+    """Nothing was begun, and the answer says when to try again: by then there is another process, or a new lifespan."""
     assert reply.status == 503
     assert reply.get("content-type") == "application/problem+json"
     assert json.loads(reply.body)["code"] == "store_unavailable"

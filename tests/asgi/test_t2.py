@@ -174,7 +174,7 @@ async def test_another_identity_has_its_own_ids() -> None:
 
 @pytest.mark.req("A-07", "A-30", "A-32")
 async def test_prevalidate_judges_what_is_new_and_not_what_is_known() -> None:
-    """Whoever repeats a committed request because its answer was lost must not read that it was never registered."""
+    """A client that lost the answer of a committed request and repeats it must not read that it was not registered."""
     sold_out = False
 
     def check(_head: Head, _body: bytes) -> None:

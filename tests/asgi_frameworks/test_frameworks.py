@@ -1,4 +1,4 @@
-"""One line adds two phases to an unchanged service, whatever it is written with."""
+"""One line adds two phases to an unchanged service, in every framework."""
 
 from __future__ import annotations
 

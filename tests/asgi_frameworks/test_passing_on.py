@@ -53,11 +53,11 @@ class Noting:
 
 
 async def receive() -> dict[str, Any]:
-    raise AssertionError("nobody may read a request that is not theirs")
+    raise AssertionError("the middleware read a request that is not its own")
 
 
 async def send(_message: Any) -> None:
-    raise AssertionError("nobody may answer a request that is not theirs")
+    raise AssertionError("the middleware answered a request that is not its own")
 
 
 @pytest.mark.req("P-11-a", "P-11-c", "P-5.1-c", "P-12.1-a", "A-15")

@@ -129,7 +129,7 @@ def command(*words: str) -> list[str]:
 
 @pytest.mark.req("P-0-b")
 def test_twophp_serve_with_workers(tmp_path: Path) -> None:
-    listening = socket.create_server(("127.0.0.1", 0))  # Open before anybody serves, so that nobody has to wait.
+    listening = socket.create_server(("127.0.0.1", 0))  # Open before the server runs, so that no client has to wait.
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command("tests.asgi.shop:app", "--workers", "2", "--fd", str(listening.fileno())),

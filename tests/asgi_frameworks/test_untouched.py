@@ -88,7 +88,7 @@ def test_a_server_without_the_middleware_just_answers(tmp_path: Path) -> None:
 
 @pytest.mark.req("P-11-a")
 def test_a_streamed_request_arrives_piece_by_piece(tmp_path: Path) -> None:
-    """Each piece is sent only after the one before was answered: whoever gathered the body would wait for ever."""
+    """Each piece is sent only after the one before was answered: a layer that gathered the body would wait for ever."""
     head = request("POST", "/echo-chunks", CHUNKED)
     pieces = (head, b"3\r\none\r\n", Until(b"<one>"), b"4\r\ntwo!\r\n", Until(b"<two!>"), b"0\r\n\r\n")
     bare, two_phase = both_ways(RawApp, tmp_path, *pieces)

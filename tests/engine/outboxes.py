@@ -33,7 +33,7 @@ GUARD_S = 30.0
 
 
 class Receiver:
-    """A deliverer that notes every attempt, and waits or fails when it is told to."""
+    """A deliverer that notes every attempt, and waits or fails as the test sets it."""
 
     def __init__(self) -> None:
         self.seen: list[Delivery] = []
@@ -82,7 +82,7 @@ class Desk:
         return decision, owed
 
     async def put(self, *names: str) -> None:
-        """Jobs that nobody has started."""
+        """Jobs that are not started."""
         letters = [callback_letter(name, "https://hooks.example.com/", b"{}") for name in names]
         puts = tuple(self.outbox.put_for(letter, self.clock.now) for letter in letters)
         await self.store.transact(AdHocCommand((), lambda _records: Change(answer=None, puts=puts)))
@@ -166,7 +166,7 @@ class Site:
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
     """Let the others go on until something is so; the test's guard ends what never is."""
-    while not await is_so():  # noqa: ASYNC110 - it is a fact of the store, which tells nobody.
+    while not await is_so():  # noqa: ASYNC110 - it is a fact of the store, which has no event for it.
         await asyncio.sleep(0)
 
 

@@ -87,7 +87,7 @@ async def test_without_secrets_it_is_not_signed(authority: Authority, server_tls
 
 @pytest.mark.req("P-5.5.3-e", "A-38")
 async def test_a_name_that_is_never_resolved_holds_no_request(authority: Authority) -> None:
-    """The handler runs to its end while the attempt waits: it is let go only by the handler's end."""
+    """The handler runs to its end while the attempt waits: only the handler's end releases it."""
     asked, handled = asyncio.Event(), asyncio.Event()
 
     async def silent(_host: str, _port: int) -> Sequence[str]:

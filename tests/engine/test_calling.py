@@ -1,4 +1,4 @@
-"""What a user gave us to call may hang, exit or be cut off, and harms nobody else."""
+"""What a user gave us to call may hang, exit or be cut off, and harms no other call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GUARD_S = 60
 
 
 class Hanging:
-    """A function that returns when it is let go."""
+    """A function that returns when the test releases it."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)

@@ -46,7 +46,7 @@ def test_one_port_may_be_a_number() -> None:
     "wrong",
     [
         {"networks": ["10.0.0.0/33"]},
-        {"networks": ["10.0.0.1/8"]},  # Whoever means one address or the whole network says so.
+        {"networks": ["10.0.0.1/8"]},  # It is unclear whether one address or the network is meant.
         {"networks": ["internal"]},
         {"hosts": ["https://hooks.example"]},
         {"hosts": ["*"]},

@@ -1,4 +1,4 @@
-"""What the environment says of settings that nobody said."""
+"""What the environment says of settings that the code did not say."""
 
 from __future__ import annotations
 

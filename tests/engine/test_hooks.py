@@ -126,7 +126,7 @@ async def test_each_transition_is_one_job_for_each_hook_that_waits_for_it() -> N
     await service.settle(await service.confirm(done), succeeded=True)
     await service.settle(await service.confirm(failed), succeeded=False)
     await service.settle(auto, succeeded=True)
-    await service.sweep_at(late.abandoned_at)  # Nobody looked in between: two steps, one change.
+    await service.sweep_at(late.abandoned_at)  # No sweep ran in between: two steps, one change.
     assert [job.job_id for job in await service.jobs()] == sorted(
         [
             *(f"server-done/all/{phase}" for phase in ("WAITING_CONFIRM", "PROCESSING", "COMMITTED")),

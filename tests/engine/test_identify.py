@@ -1,4 +1,4 @@
-"""Who asks: by nobody's word, by a user in the scope, by a certificate, and by a service's own callable."""
+"""The identity of a client: anonymous, from a user in the scope, from a certificate, from a service's own callable."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_an_authenticated_user_of_the_scope(user: Any, expected: tuple[str, str]
         "alice",
         SimpleNamespace(identity="alice"),
         SimpleNamespace(is_authenticated=False, identity="alice"),
-        SimpleNamespace(is_authenticated=lambda: False, identity="alice"),  # A method that nobody called is truthy.
+        SimpleNamespace(is_authenticated=lambda: False, identity="alice"),  # A method that was not called is truthy.
         SimpleNamespace(is_authenticated="yes", identity="alice"),
         SimpleNamespace(is_authenticated=True),
         SimpleNamespace(is_authenticated=True, identity="", pk=None),
@@ -278,7 +278,7 @@ NAMED = ("X-Client-Cert-Subject", "CN=alice")
 def test_a_trusted_proxy_names_the_subject() -> None:
     named = who(BEHIND, head(NAMED, client=PROXY))
     assert named == principal_digest("mtls", "proxy", "CN=alice")
-    # The certificate of the connection is the proxy's own, and would be the same for everybody.
+    # The certificate of the connection is the proxy's own, and would be the same for every client.
     own = Tls(chain=(certificate("proxy"),))
     assert named == who(BEHIND, head(NAMED, client=PROXY, tls=own))
     refused(BEHIND, head(client=PROXY, tls=own))

@@ -1,4 +1,4 @@
-"""The flows against a store whose commits fail: whatever became of a change is found out, and acted on once."""
+"""The flows against a store whose commits fail: the outcome of a change is found out, and acted on once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_unknown_commit_is_found_out_and_acted_on_once(
             assert isinstance(registered.verdict, Goto)
             break_next_commit(store, monkeypatch, written=written)
             confirmed = await intents.confirm(CONFIRM, POLICY)
-            assert isinstance(confirmed.verdict, Goto), "whoever crossed the PONR has to run it"
+            assert isinstance(confirmed.verdict, Goto), "the caller that crossed the PONR has to run it"
             assert confirmed.intent is not None
             assert (confirmed.intent.phase, confirmed.intent.fence) == (Phase.PROCESSING, 1)
             assert await intents.payload(confirmed.intent) == PAYLOAD

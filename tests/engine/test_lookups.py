@@ -1,4 +1,4 @@
-"""Look-ups are shared out by principal: slow names of one caller delay nobody else's callbacks."""
+"""Look-ups are shared out by principal: slow names of one principal delay no other's callbacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 class SlowNames:
-    """A name server that is silent about names that begin with ``slow``, until it is let go."""
+    """A name server that is silent about names that begin with ``slow``, until the test releases it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -150,7 +150,7 @@ async def test_a_replay_owes_nothing() -> None:
 
 
 async def test_a_decision_that_was_made_again_counts_as_it_was_made_last() -> None:
-    """The first time the batch failed; the second time somebody else had registered it."""
+    """The first time the batch failed; the second time another request had registered it."""
     desk = Desk(receiver := Receiver())
     decision, owed = await desk.owe()
     replay = msgspec.structs.replace(decision, changed=False)
@@ -236,7 +236,7 @@ async def test_a_killed_process_owes_what_it_owed(where: str, tmp_path: Path) ->
         (row,) = await store.entries(Find("server-1"))
         assert row.phase == "PROCESSING"
         await desk.deliver_due()
-        assert receiver.seen == []  # Whoever had it may still be alive.
+        assert receiver.seen == []  # The process that had the job may still be alive.
         clock.now = T0 + DEFAULT_TRIES.lease_ms
         await desk.deliver_due()
         (delivery,) = receiver.seen

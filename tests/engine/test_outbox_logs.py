@@ -1,4 +1,4 @@
-"""Every line of the outbox about an intent's job names both of its ids, whatever else has failed by then."""
+"""Every line of the outbox about an intent's job names both of its ids, also when other things have failed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_hook_knows_its_ids_though_the_store_says_nothing(caplog: pytest
     receiver.errors, store.fails = [RuntimeError("no")], frozenset({"entries"})
     await desk.deliver_due()
     assert told(caplog) == [("job server-1/note/PROCESSING: attempt 1 failed: error", BOTH)]
-    assert "RuntimeError: no" in caplog.text, "whoever wrote the hook must see where it failed"
+    assert "RuntimeError: no" in caplog.text, "the hook's author must see where it failed"
 
 
 async def test_a_job_that_nobody_ended_is_told_dead_with_both_ids(caplog: pytest.LogCaptureFixture) -> None:

@@ -52,7 +52,7 @@ async def test_run_delivers_at_a_word_and_by_looking() -> None:
         desk.outbox.wake()
         await delivered(desk, "a")
         await waits.waiting.wait()
-        await desk.put("b")  # By another process: nobody says a word.
+        await desk.put("b")  # By another process: without a wake.
         waits.look.set()
         await delivered(desk, "b")
         for _ in range(1000):
@@ -61,7 +61,7 @@ async def test_run_delivers_at_a_word_and_by_looking() -> None:
         await desk.outbox.close()
         await running
     assert receiver.ids == ["a/callback", "b/callback"]
-    assert rounds < 10  # News that was heard is no news: it does not go round for nothing.
+    assert rounds < 10  # A wake counts once: the loop does not run for nothing.
 
 
 async def delivered(desk: Desk, name: str) -> None:

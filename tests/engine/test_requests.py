@@ -171,7 +171,7 @@ def test_an_address_with_the_length_of_a_network_is_no_proxy() -> None:
 )
 def test_what_a_trusted_proxy_says_of_a_plain_connection(lines: list[tuple[str, str]], secure: bool) -> None:
     assert effective_scheme(head(*lines, scheme="http", client=PROXY), OURS) == ("https" if secure else "http")
-    for peer in (STRANGER, None, ("testclient", 50000)):  # From anybody else the same words mean nothing.
+    for peer in (STRANGER, None, ("testclient", 50000)):  # From any other peer the same words mean nothing.
         assert effective_scheme(head(*lines, scheme="http", client=peer), OURS) == "http"
     assert effective_scheme(head(*lines, scheme="http", client=PROXY)) == "http"
 

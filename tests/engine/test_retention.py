@@ -1,4 +1,4 @@
-"""Retention and sweeps go past what cannot be let go of, however much of it comes first."""
+"""Retention and sweeps skip what cannot be deleted, however much of it comes first."""
 
 from __future__ import annotations
 

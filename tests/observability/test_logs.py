@@ -1,4 +1,4 @@
-"""Every line about an intent names both of its ids, whoever wrote it."""
+"""Every line about an intent names both of its ids, twophp's lines and those of a handler or a library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told: by phase and endpoint, and no more labels than there are policies."""
+"""What Prometheus reads: by phase and endpoint, and no more labels than there are policies."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_queue_and_batches_are_read_when_somebody_looks(tmp_path: Path) -> None:
         assert registry.get_sample_value("twophp_queue_depth", {"service": "shop"}) == 0
 
     calling(tmp_path, scenario, metrics=registry)
-    assert registry.get_sample_value("twophp_queue_depth", {"service": "shop"}) is None  # Nobody is there to ask.
+    assert registry.get_sample_value("twophp_queue_depth", {"service": "shop"}) is None  # No service is open to ask.
 
 
 def test_a_store_says_how_many_wait_and_how_many_went_together(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whatever arrives: a value or a WireError, and the same answer however the same fields were packed."""
+"""Any bytes give a value or a WireError, and the same fields give the same result however they were packed."""
 
 from __future__ import annotations
 

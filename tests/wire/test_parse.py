@@ -164,7 +164,7 @@ def test_the_method_set_is_a_setting() -> None:
     [
         (PHASE_ONE, Mode.STANDARD, CLIENT, None),
         ([*PHASE_ONE, CALLBACK], Mode.STANDARD, CLIENT, None),  # a callback alone is ignored ...
-        ([*PHASE_ONE, field("callback", b"http://user@10.0.0.1/")], Mode.STANDARD, CLIENT, None),  # ... whatever it is.
+        ([*PHASE_ONE, field("callback", b"http://user@10.0.0.1/")], Mode.STANDARD, CLIENT, None),  # ... valid or not.
         ([*PHASE_ONE, field("auto-confirm", b"1"), CALLBACK], Mode.STANDARD, CLIENT, None),
         (AUTO_CONFIRM, Mode.AUTO_CONFIRM, CLIENT, CALLBACK_URL),
         ([*PHASE_ONE, CALLBACK, field("auto-confirm", b" TRUE ")], Mode.AUTO_CONFIRM, CLIENT, CALLBACK_URL),
@@ -416,11 +416,11 @@ def test_differing_server_ids_are_refused_wherever_they_count(server: bytes) -> 
 @pytest.mark.parametrize(
     ("values", "asked"),
     [
-        ([b"true", b"false"], True),  # Somebody asked for a registration: refused, not run unregistered.
+        ([b"true", b"false"], True),  # One sender asked for a registration: refused, not run unregistered.
         ([b"false", b"true"], True),
         ([b"false, true"], True),
         ([b"true,"], True),
-        ([b"false", b"0"], False),  # Nobody did: plain, whatever else it says.
+        ([b"false", b"0"], False),  # No sender did: plain, although the values differ.
         ([b"false, 0"], False),
         ([b",", b""], False),
     ],
