@@ -51,7 +51,7 @@ def of_error(error: TwoPHPError) -> Answer:
     """The answer to a request that could not be served. It says when to try again, if the client may."""
     code = error.code
     if isinstance(error, StoreUnavailable) and code not in PROBLEMS:
-        code = StoreUnavailable.default_code  # Why a ledger cannot be reached is for the log.
+        code = StoreUnavailable.default_code  # The log has the reason; the client need not know it.
     field = error.field if isinstance(error, WireError) else None
     status = error.status if isinstance(error, WireError) else None
     retry_after_s = 1 if isinstance(error, StoreError) else None
@@ -132,7 +132,7 @@ def _settled(
 
 
 def _sifted(headers: RawHeaders, *, keeps_caching: bool) -> tuple[RawHeaders, bool]:
-    """Those that are the application's to say, and whether it says how its answer may be cached."""
+    """The fields that only the application sets, and whether it says how its answer may be cached."""
     left, caches = [], False
     for pair in headers:
         key = pair[0].lower()

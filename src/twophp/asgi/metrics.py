@@ -158,6 +158,6 @@ def metrics_for(
 
 
 def metrics_app(registry: CollectorRegistry = REGISTRY) -> App:
-    """An application to mount where Prometheus looks. Keep it from the public: endpoint names and rates tell much."""
+    """An application to mount where Prometheus reads. Do not make it public: endpoint names and rates tell much."""
     app: App = make_asgi_app(registry=registry)
     return app

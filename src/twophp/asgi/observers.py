@@ -1,4 +1,4 @@
-"""Who watches a service: as many as are asked for and installed. Neither extra is ever required (A-68)."""
+"""The observers of a service: those that are asked for and installed. Neither extra is ever required (A-68)."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Observers:
         self.observer: Observer = observed_by(*_traces(), *([self._metrics] if self._metrics else []))
 
     def watch(self, load: Callable[[], Load] | None) -> None:
-        """The store is open, or it is no longer."""
+        """Read the load of the store that is open now; None: it is closed."""
         if self._metrics is not None:
             self._metrics.watch(load)
 
     def unrecorded(self, endpoint: str) -> None:
-        """A plain request was served without being recorded (A-37): to be alarmed about."""
+        """Count a plain request that was served without being recorded (A-37), for an alarm."""
         if self._metrics is not None:
             self._metrics.unrecorded(endpoint)
 
     def mistaken(self, endpoint: str, found: Mistaken) -> None:
-        """A plain request looks like an opt-in and is none (A-11): counted always, said once for each endpoint."""
+        """Count a plain request that looks like an opt-in and is none (A-11), and log it once for each endpoint."""
         if self._metrics is not None:
             self._metrics.mistaken(endpoint, found.kind)
         if (endpoint, found.kind) not in self._said:  # At most three for each policy.

@@ -27,7 +27,7 @@ from twophp.wire import emit
 
 READS: Final = frozenset({"GET", "HEAD"})
 PROVISIONAL_CHARS: Final = 36
-"""Our server ids are UUIDs, so another last segment is never looked for."""
+"""The length of our server ids, which are UUIDs. A last segment of another length is never looked up."""
 _SAID_BY_US: Final = frozenset({Phase.PROCESSING, Phase.FAILED, Phase.COMMITTED})
 
 
@@ -53,9 +53,9 @@ class Polls:
 
 
 async def status_of(server: Server, head: Head, scope: Scope) -> Answer | Intent | None:
-    """What to answer, a committed intent whose resource the application is to show, or None: it is the application's.
+    """The answer; or a committed intent whose resource the application is to show; or None: the application answers.
 
-    Raises for our own address alone.
+    Errors are raised for our own address alone.
     """
     path = seen_path(scope)
     if path.startswith(answers.STATUS_PATH):

@@ -236,7 +236,7 @@ def _header_name(given: object) -> bytes:
 
 
 def method_names(methods: Iterable[str]) -> frozenset[str]:
-    """The methods that can be registered; which they may be, ``Settings`` says."""
+    """The methods that can be registered; ``Settings`` checks which they may be."""
     found = several("methods", methods)
     if not all(isinstance(method, str) for method in found):
         raise ConfigError(f"methods must be a list of texts, not {found!r}", code="bad_setting")
@@ -253,7 +253,7 @@ def store_url(given: object) -> str:
 
 
 def checked_clock(given: Clock) -> Clock:
-    """Who tells the time."""
+    """The clock, which must be a callable."""
     if not callable(given):
         raise ConfigError(f"clock must be a callable, not {given!r}", code="bad_setting")
     return given

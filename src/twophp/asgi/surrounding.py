@@ -69,7 +69,7 @@ class Surrounding:
 def surrounding_of(app: Any) -> Surrounding | None:
     """Where the outermost two-phase middleware of an application stands; None if there is none in front of it.
 
-    One that stands behind a router, as inside a mount, is not in front: the router decides what it gets.
+    A middleware behind a router, as inside a mount, is not in front: the router decides which requests it gets.
     """
     paths: list[tuple[Any, ...]] = [(app,)]
     seen: set[int] = set()
@@ -96,7 +96,7 @@ def _called(layer: Any) -> str:
 
 
 def _inner(layer: Any) -> Iterator[Any]:
-    """What a layer may hand requests on to."""
+    """The applications that a layer may pass requests to."""
     if isinstance(layer, types.FunctionType):
         yield from (value for value in inspect.getclosurevars(layer).nonlocals.values() if callable(value))
     elif isinstance(layer, types.MethodType):

@@ -59,8 +59,8 @@ REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (OSError, "unreachable"),
 )
 
-# A name server that never answers holds a thread for as long as the system's resolver is patient. These threads are
-# ours alone, so that it cannot hold the ones the application works with.
+# A name server that never answers holds a thread until the system's resolver gives up. These threads are ours alone,
+# so that it cannot hold threads that the application needs.
 _RESOLVING: Final = ThreadPoolExecutor(max_workers=16 * MOST_EACH, thread_name_prefix="twophp-resolve")
 
 
@@ -83,8 +83,8 @@ async def system_resolver(host: str, port: int) -> Sequence[str]:
 async def resolve(target: Target, *, resolver: Resolver = system_resolver) -> tuple[Address, ...]:
     """Every address of the target, all of them judged.
 
-    Raises EgressRefused if a single one is not to be called: a bad address among good ones is no accident of the
-    other side's, so it is not merely left out. Raises DeliveryFailed if there is none.
+    Raises EgressRefused if a single one may not be called: a bad address among good ones is not there by accident, so
+    it is not merely left out. Raises DeliveryFailed if there is none.
     """
     if target.address is not None:
         return (check_address(target, target.address),)

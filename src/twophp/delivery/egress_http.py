@@ -40,7 +40,7 @@ _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [^\r\n]*)?\r
 
 
 def request_bytes(target: Target, body: bytes, headers: Headers, *, keeps: bool = False) -> bytes:
-    """The whole request; raises EgressRefused for a field that could say more than its name.
+    """The whole request; raises EgressRefused for one of our fields, a credential, or a field that holds a second one.
 
     With ``keeps`` the connection may be used again, which is the default of HTTP/1.1.
     """
@@ -94,7 +94,7 @@ def is_interim(status: int) -> bool:
 
 
 def check_success(status: int) -> int:
-    """Only 2xx is success (A-39). A 3xx is a failure too: its Location is one more URL of the other side's making."""
+    """Only 2xx is success (A-39). A 3xx is a failure too: its Location is one more URL that the other side chose."""
     if not 200 <= status < 300:  # noqa: PLR2004 — the numbers of RFC 9110 §15.3
         raise DeliveryFailed(f"The other side answered {status}.", reason="status", status=status)
     return status

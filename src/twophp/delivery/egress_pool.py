@@ -97,7 +97,7 @@ class Line:
             self._expiry.cancel()
 
     async def hang_up(self) -> None:
-        """At once: a polite TLS goodbye would wait for theirs."""
+        """Close at once: a TLS goodbye would wait for that of the other side."""
         self.wake()
         self.writer.transport.abort()
         with suppress(OSError):

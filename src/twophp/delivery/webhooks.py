@@ -4,9 +4,9 @@
     webhook-timestamp   seconds since the epoch of this *attempt*; an old one is a replay
     webhook-signature   ``v1,`` and base64 of HMAC-SHA256 over ``id.timestamp.body``, once for each secret
 
-While a secret is being replaced, the sender signs with the new and the old one, and a receiver that knows either is
-content. Secrets are written ``whsec_`` and base64 of 24 to 64 random bytes. Nothing here reads a clock: the time of
-the attempt is the sender's to say, the time of the arrival the receiver's.
+While a secret is being replaced, the sender signs with the new and the old one, and a receiver needs only one of them.
+Secrets are written ``whsec_`` and base64 of 24 to 64 random bytes. Nothing here reads a clock: the sender gives the
+time of the attempt, and the receiver the time of the arrival.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PREFIX: Final = "whsec_"
 MIN_SECRET_BYTES: Final = 24
 MAX_SECRET_BYTES: Final = 64
 MAX_SIGNATURES: Final = 16
-"""How many a receiver looks at; a sender has one for each secret, which are two while they are being replaced."""
+"""How many signatures a receiver checks; a sender has one for each secret: two while one is being replaced."""
 TOLERANCE_MS: Final = 300_000
 
 # No full stop: it separates what is signed, and "a.1" with "2" must not be signed like "a" with "1.2".
@@ -102,7 +102,7 @@ def _signatures(webhook_id: str, timestamp: str, body: bytes, secrets: Sequence[
 
 
 def _any_equal(expected: Sequence[str], received: Sequence[str]) -> bool:
-    """Compare all with all, each in constant time: when it ends tells nothing. Other versions simply never match."""
+    """Compare all with all, each in constant time: its duration tells nothing. Other versions simply never match."""
     equal = False
     for ours in expected:
         for theirs in received:

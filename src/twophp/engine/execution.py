@@ -127,7 +127,7 @@ class Executions:
             self._all_crossed.set_result(None)
 
     async def _try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
-        """Try the statements. While the store is away the handler waits, as its settlement would."""
+        """Try the statements. A store that is away does not judge them: the handler waits, as its settlement would."""
         attempt = partial(self._intents.try_out, intent, statements)
         try:
             await attempt()
@@ -394,7 +394,7 @@ class Executions:
         execution.ended(settled, error)
 
     async def _stored_request(self, intent: Intent) -> StoredRequest | None:
-        """The registered request, or None. A payload that cannot be opened now never can: its request does not run."""
+        """The registered request, or None. One that cannot be opened does not run: to wait would not mend it."""
         try:
             payload = await self._intents.payload(intent)
         except (KeyMissing, Tampered) as error:

@@ -53,7 +53,7 @@ def fresh_credential(max_age_ms: int, *, claims: VerifiedClaims) -> LateConfirmG
 def _claim_ms(claims: Mapping[str, Any], name: str) -> Instant | None:
     try:
         return int(floor(claims[name]) * 1000)
-    except (KeyError, OverflowError, TypeError, ValueError):  # Not there, or not a number one can count with.
+    except (KeyError, OverflowError, TypeError, ValueError):  # It is missing, or it is no finite number.
         return None
 
 

@@ -18,7 +18,7 @@ from twophp.core.intent import Intent
 
 INTERVAL_S: Final = 10.0
 MOST_CONDITIONS: Final = 256
-"""Beyond so many at a time, further conditions are not counted: every line of theirs is written."""
+"""Beyond so many at a time, further conditions are not counted: each of their lines is written."""
 
 Later: TypeAlias = Callable[[float, Callable[[], None]], object]
 

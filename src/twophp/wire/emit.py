@@ -35,7 +35,7 @@ INDETERMINATE_MESSAGE: Final = "Outcome indeterminate."  # A-34, its exact words
 _MAX_RETRY_AFTER_S: Final = 86_400
 _OPT_IN: Final = (fields.ENABLED.key, grammar.TRUE)  # A-11: we always send lower-case ``true``.
 _AUTO_CONFIRM: Final = (fields.AUTO_CONFIRM.key, grammar.TRUE)
-# A-21: on the wire an abandoned intent is an expired one, or the moment it changes would tell the grace.
+# A-21: on the wire an abandoned intent is an expired one, or the moment of the change would show the grace.
 _STATES: Final[dict[Phase, tuple[bytes, bytes]]] = {
     phase: (fields.PHASE_STATE.key, (Phase.TTL_EXPIRED if phase is Phase.ABANDONED else phase).encode())
     for phase in Phase
@@ -47,7 +47,7 @@ _WAITS: Final = _STATES[_WAITING]
 _SERVER_ID, _DEADLINE = fields.SERVER_CORRELATION_ID.key, fields.PONR_DEADLINE.key
 _RESOURCE_ID: Final = fields.RESOURCE_ID.key
 _EMPTY: Final = (b"content-length", b"0")
-# T2: what a repeated Phase 1 may be told about its intent. An expired one is refused instead.
+# T2: the phases that the answer to a repeated Phase 1 may show. One whose intent has expired is refused instead.
 _REGISTERED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED})
 
 
@@ -64,7 +64,7 @@ def phase_one_answer(
 ) -> Headers:
     """Draft §5.2.2: server id, state, TTL and deadline; never a resource id, since nothing was created yet.
 
-    A repeated Phase 1 whose intent went on already has no TTL and no deadline left to tell (T2).
+    The answer to a repeated Phase 1 whose intent has gone on has no TTL and no deadline (T2).
     """
     if phase not in _REGISTERED or (phase is _WAITING and (ttl_ms is None or deadline_at is None)):
         raise _broken(fields.PHASE_STATE)

@@ -25,7 +25,7 @@ CONTENT_TYPE: Final = (b"content-type", b"application/problem+json")
 
 
 class Kind(NamedTuple):
-    """One line of the table: the status, the sentence for people, and the phase where one may be told."""
+    """One line of the table: the status, the sentence for people, and the phase where one may be sent."""
 
     status: int
     title: str
