@@ -117,7 +117,7 @@ class Losing(httpx2.BaseTransport):
     """A real connection whose answers get lost: the server has heard, the client has not.
 
     ``plan`` names, per kind of request, how many answers in a row are lost; ``unsent_...``, how many requests do not
-    even leave. What was tried is noted, and ``after`` hears of every answer before the client does.
+    even leave. What was tried is noted, and ``after`` is called for every answer before the client receives it.
     """
 
     def __init__(self, after: Callable[[str], object] | None = None, **plan: int) -> None:
@@ -133,7 +133,7 @@ class Losing(httpx2.BaseTransport):
         if self.plan.get(f"unsent_{kind}", 0):
             self.plan[f"unsent_{kind}"] -= 1
             self.on_unsent()
-            raise httpx2.ConnectError("nobody is there")
+            raise httpx2.ConnectError("the server is not there")
         response = self._inner.handle_request(request)
         if self._after is not None:
             self._after(kind)
@@ -164,7 +164,7 @@ def _kind(request: httpx2.Request) -> str:
 
 
 class HandTime:
-    """A steady clock that moves when somebody waits, or when a test says so."""
+    """A steady clock that moves when the client waits, or when a test says so."""
 
     def __init__(self) -> None:
         self.now = 50_000

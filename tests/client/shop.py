@@ -58,7 +58,7 @@ class Heard:
 
 
 class Unwritable(Response):
-    """Says that all is done, with a status that no ledger can keep: nobody knows what the handler has done."""
+    """Says that all is done, with a status that no ledger can keep: the handler's effects are unknown."""
 
     async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": "201", "headers": []})
@@ -170,7 +170,7 @@ def read(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def ledger(path: Path, question: Question | None = None) -> list[LedgerEntry]:
-    """The rows of a ledger, and its proof that nobody changed anything."""
+    """The rows of a ledger, and its proof that no row was changed."""
 
     async def read() -> list[LedgerEntry]:
         async with SQLiteStore(str(path)) as store:

@@ -1,4 +1,4 @@
-"""Auto-confirm with a callback: one round trip, both sides in the ledger, whatever of the two answers gets lost."""
+"""Auto-confirm with a callback: one round trip, both sides in the ledger, whichever of the two answers gets lost."""
 
 from __future__ import annotations
 

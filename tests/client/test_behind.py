@@ -181,7 +181,7 @@ def test_what_could_not_be_written_is_said_and_found_out_later(
 @pytest.mark.usefixtures("never")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_only_the_client_knows_is_waited_for(kind: str, orders: Shop, tmp_path: Path) -> None:
-    """Nobody else could tell: that it will not be confirmed, so that the call may be made anew."""
+    """Only the client knows that it will not confirm the call, so that the call may be made anew."""
     steady = Ticking()
     orders.on_heard = lambda _heard: steady.jump()
     with caller(kind, tmp_path, steady=steady) as http, pytest.raises(Exception, match="ttl_expired"):

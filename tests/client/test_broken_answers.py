@@ -1,6 +1,6 @@
 """An answer may break off anywhere: it is asked for again with the same ids, or a PhaseError says so.
 
-Whatever retries on the errors of an HTTP library makes no second call.
+A retry on the errors of an HTTP library makes no second call.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def test_a_caller_that_streams_hears_of_a_break_where_it_reads(tmp_path: Path) -
 
 @pytest.mark.req("A-06")
 def test_a_plain_servers_stream_is_read_as_it_comes(tmp_path: Path) -> None:
-    """An event stream has no end: nobody may wait for it."""
+    """An event stream has no end: the transport must not wait for it."""
     with answering(one_event) as url:
         with caller("requests", tmp_path) as http:
             said = http._send("POST", url, data=b"1", stream=True)
@@ -249,7 +249,7 @@ def transport(folder: Path, **changes: Any) -> TwoPhaseTransport:
 
 @contextmanager
 def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that hears a request, answers as it is told to, and hangs up."""
+    """A server that reads a request, calls ``answer``, and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -70,7 +70,7 @@ def given_up(http: Caller, url: str, **options: Any) -> PhaseError:
 
 @pytest.mark.req("A-49", "A-27", "P-9.8-07")
 def test_a_call_given_up_before_its_deadline_is_expired_when_that_has_passed(orders: Shop, tmp_path: Path) -> None:
-    """Until then nobody told the client anything new, so its row says what it was told."""
+    """Until then the client has received nothing new, so its row says what the last answer said."""
     clock = Ahead()
     with caller("httpx2", tmp_path, clock=clock, transport=Forgetful()) as http:
         error = given_up(http, orders.url)
@@ -103,7 +103,7 @@ def test_a_named_call_that_was_given_up_is_never_confirmed(orders: Shop, tmp_pat
         assert (again.code, again.phase) == ("ttl_expired", "WAITING_CONFIRM")
         clock.by_ms = 60_000
         late = given_up(http, orders.url, client_correlation_id="the-call")
-        assert (late.code, late.phase) == ("ttl_expired", "TTL_EXPIRED"), "the next visit, whoever makes it"
+        assert (late.code, late.phase) == ("ttl_expired", "TTL_EXPIRED"), "the next visit, by any driver"
     assert (net.sent, orders.lines()) == (tried, ["POST /orders"])
 
 

@@ -214,7 +214,7 @@ def test_who_requires_2php_is_not_told_that_a_refusal_has_done_it(
     assert ledger(tmp_path / "checkout.db") == []
 
 
-# Auto-confirm: this server runs whatever comes, as often as it comes.
+# Auto-confirm: this server runs every request, as often as it comes.
 
 DONE = answer(200, f"DTT-2PHP-Server-Correlation-ID: {SERVER_ID}", "DTT-2PHP-Resource-ID: r1", phase="COMMITTED")
 

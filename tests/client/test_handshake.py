@@ -93,7 +93,7 @@ def test_phase_one_is_the_ordinary_request_and_a_few_fields_more(kind: str, orde
     assert {name for name in first.headers if name.startswith("dtt-")} == OURS
     assert wishing.headers.keys() - first.headers.keys() == {"dtt-2php-requested-ttl"}
     assert wishing.dtt("requested-ttl") == "60000"
-    # credentials and whatever else says who asks go with the confirm; what is about the body does not.
+    # credentials and other fields that say who asks go with the confirm; fields about the body do not.
     assert (confirm.headers["authorization"], confirm.headers["x-mine"]) == ("Bearer t", "1")
     assert "content-type" not in confirm.headers
     assert confirm.headers.get("content-length", "0") == "0"

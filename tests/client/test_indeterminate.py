@@ -1,4 +1,4 @@
-"""A client that is told that nobody knows what happened: it says so, keeps it, and makes nothing anew."""
+"""A client whose server does not know what happened: it says so, records it, and makes no call anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger that fails for a while: what nobody can say is not called a failure, and nothing stays broken."""
+"""A ledger that fails for a while: an unknown outcome is not called a failure, and nothing stays broken."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_tidied_up_ends_no_heartbeat(
     orders: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_args: object) -> None:
-        raise RuntimeError("of no kind that anybody foresaw")
+        raise RuntimeError("of no kind that the code foresees")
 
     monkeypatch.setattr("twophp.client.ledger.purge", broken)
     transport = TwoPhaseTransport(**settings(tmp_path))
@@ -106,7 +106,7 @@ async def plain(scope: Any, receive: Any, send: Any) -> None:
 @pytest.mark.parametrize("unsent", [False, True])
 @pytest.mark.req("A-42", "A-43")
 def test_a_note_that_cannot_be_let_go_of_is_no_reason_to_call_again(unsent: bool, tmp_path: Path) -> None:
-    """The reconciler may send it once more, so nobody may say that nothing was or will be done."""
+    """The reconciler may send it once more, so the error must not say that nothing was or will be done."""
 
     def away(_kind: str) -> None:
         here = transport._machinery._here
@@ -121,9 +121,9 @@ def test_a_note_that_cannot_be_let_go_of_is_no_reason_to_call_again(unsent: bool
 
 
 class Unsent(Losing):
-    """Reaches nobody, and then the ledger is gone, too."""
+    """Reaches no server, and then the ledger is gone, too."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         assert self._after is not None
         self._after("phase_1")
-        raise httpx2.ConnectError(f"nobody is at {request.url.host}")
+        raise httpx2.ConnectError(f"no server is at {request.url.host}")

@@ -24,7 +24,7 @@ REFUSAL = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\
 
 @contextmanager
 def listening(answer: Callable[[socket.socket, bytes], None]) -> Iterator[tuple[str, list[bytes]]]:
-    """Whoever connects says something, and ``answer`` decides what becomes of the connection."""
+    """Each client that connects sends something, and ``answer`` decides what becomes of the connection."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -65,7 +65,7 @@ def library_errors(kind: str) -> tuple[type[Exception], ...]:
 
 
 def through_proxy(kind: str, proxy: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the transport, and what the request, is told of a proxy."""
+    """The proxy settings of the transport, and those of the request."""
     library: Any = LIBRARIES.get(kind.partition(" ")[0])
     if library is None:
         return {}, {"proxies": {"https": proxy, "http": proxy}}

@@ -47,7 +47,7 @@ def test_a_client_id_of_any_visible_characters_is_kept_by_both_ledgers_and_found
 
 
 class Foreign:
-    """A 2PHP server of somebody else's: its ids are its own choice."""
+    """A foreign 2PHP server: its ids are its own choice."""
 
     def __init__(self, server_id: str) -> None:
         self.server_id = server_id

@@ -1,4 +1,4 @@
-"""Who called whom, without a header for it: the intent being executed is the parent of every call made meanwhile."""
+"""Who called whom, without a header for it: the intent being executed is the parent of every call its handler makes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Handler = Callable[[Any, str], Any]
 
 @contextmanager
 def between(folder: Path, orders: Shop, handler: Handler) -> Iterator[str]:
-    """A service that serves ``POST /checkout`` and, with one ledger for both sides, calls the orders meanwhile."""
+    """A service that serves ``POST /checkout`` and, with one ledger for both sides, calls the orders while it does."""
     options = settings(folder, ledger=f"sqlite:///{folder}/front.db", source="front")
 
     async def create(request: Request) -> Response:
@@ -56,7 +56,7 @@ async def blocking(request: Request, url: str) -> None:
     def work() -> None:
         with httpx.Client(transport=TwoPhaseTransport(**request.app.state.options), timeout=60) as http:
             http.post(url, json=1)
-            with ThreadPoolExecutor(1) as pool:  # A thread that nobody told anything, so it has to be carried along.
+            with ThreadPoolExecutor(1) as pool:  # A thread has no context of its own, so it has to be carried along.
                 pool.submit(carrying(http.post), url, json=2).result()
 
     await asyncio.to_thread(work)

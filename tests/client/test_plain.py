@@ -1,4 +1,4 @@
-"""A server that knows nothing of 2PHP has simply done it: once, and nobody confirms anything."""
+"""A server that knows nothing of 2PHP has simply done it: once, and the client confirms nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client may die at any moment. Whoever comes next takes its calls to the outcome that the server knows."""
+"""A client may die at any moment. The next process takes its calls to the outcome that the server knows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def crashed(folder: Path, url: str, moment: str, name: str = "the-call") -> None
 
 
 class Later:
-    """A clock that a test can set forward, so that leases and deadlines end without anybody waiting."""
+    """A clock that a test can set forward, so that leases and deadlines end without a wait."""
 
     def __init__(self, by_ms: int = LEASE_OVER_MS) -> None:
         self.by_ms = by_ms
@@ -66,7 +66,7 @@ def test_whenever_it_dies_the_call_comes_to_its_outcome(moment: str, kind: str, 
 @pytest.mark.req("A-43", "A-42")
 @pytest.mark.parametrize("kind", ["httpx2", *sorted(kind for kind in KINDS if "async" in kind)[:1]])
 def test_a_dead_process_calls_are_taken_over_at_once(kind: str, orders: Shop, tmp_path: Path) -> None:
-    """No clock is set forward, and nobody waits for a lease."""
+    """No clock is set forward, and no client waits for a lease."""
     crashed(tmp_path, f"{orders.url}/orders", "before phase_2")
     with caller(kind, tmp_path, lease_s=600.0) as http:
         (settled,) = http.reconcile().settled

@@ -1,4 +1,4 @@
-"""``reconcile()`` tells what became of each call, and never takes for a failure what nobody knows."""
+"""``reconcile()`` reports the outcome of each call, and never takes an unknown outcome for a failure."""
 
 from __future__ import annotations
 

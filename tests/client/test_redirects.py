@@ -24,7 +24,7 @@ from twophp.client.requests import TwoPhaseAdapter
 
 
 class Door:
-    """Sends whoever comes to ``old`` to another place."""
+    """Redirects requests for ``old`` to another place."""
 
     def __init__(self, app: Any, status: int, where: str, old: str = "/old/orders") -> None:
         self._app, self._status, self._where, self._old = app, status, where, old
@@ -206,7 +206,7 @@ def test_a_file_is_rewound_by_the_library_and_goes_along(orders: Shop, tmp_path:
 @pytest.mark.req("A-109")
 @pytest.mark.parametrize("status", [303, 307])
 def test_a_confirm_is_not_redirected(status: int, kind: str, orders: Shop, tmp_path: Path) -> None:
-    """Whoever followed it would make a second call beside one that is open."""
+    """To follow it would make a second call beside one that is open."""
     with (
         behind(orders, tmp_path, status, "/orders", old="/orders/confirm") as (server, _door),
         caller(kind, tmp_path) as http,

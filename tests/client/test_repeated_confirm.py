@@ -65,7 +65,7 @@ def test_where_no_status_can_be_read_a_408_means_check(kind: str, tmp_path: Path
     assert (error.code, error.advice, error.phase) == ("ttl_expired", Advice.CHECK, "WAITING_CONFIRM")
     assert error.response.status_code == 408
     row = pair(tmp_path / "checkout.db", error.client_correlation_id or "")
-    assert (row.phase, row.outcome) == (Phase.WAITING_CONFIRM, None), "nobody has said how it ended"
+    assert (row.phase, row.outcome) == (Phase.WAITING_CONFIRM, None), "no answer has said how it ended"
 
 
 @pytest.mark.req("A-42", "A-49")
@@ -213,7 +213,7 @@ def test_a_first_confirm_never_leaves_after_the_deadline(tmp_path: Path) -> None
     assert (error.code, error.advice, error.phase) == ("unreachable", Advice.RESUBMIT, "TTL_EXPIRED")
 
 
-# Somebody in between.
+# A gateway in between.
 
 GATEWAYS = (502, 503, 504, 524)
 

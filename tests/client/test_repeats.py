@@ -40,7 +40,7 @@ def failing(post: Callable[[], object]) -> PhaseError:
 
 
 def after_every_third_byte(server: Origin, step: Step, post: Callable[[int], object]) -> None:
-    """More answers break off than one call's patience bears; the last attempt of the loop hears a whole one."""
+    """More answers break off than one call's patience bears; the last attempt of the loop receives a whole one."""
     post(-1)
     for at in range(0, len(server.sent[step]), 3):
         server.cuts = {step: [at] * 8}

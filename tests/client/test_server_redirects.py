@@ -1,4 +1,4 @@
-"""A handler's redirect, seen from a client: it is no success, and whoever may follow it makes one order."""
+"""A handler's redirect, seen from a client: it is no success, and a client that may follow it makes one order."""
 
 from __future__ import annotations
 

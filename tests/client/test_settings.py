@@ -34,7 +34,7 @@ BAD: list[dict[str, Any]] = [
     {"lease_s": 0},
     {"reconcile_every_s": 0},
     {"callback": "http://checkout.example/told"},
-    {"allow_insecure": "false"},  # A text is true, whatever it says.
+    {"allow_insecure": "false"},  # Any text counts as true.
     {"require_2php": 1},
     {"patience_s": "5"},
     {"source": None},
@@ -106,7 +106,7 @@ def test_plain_http_is_refused_unless_it_is_asked_for(kind: str, orders: Shop, t
     with caller(kind, tmp_path, allow_insecure=False) as http:
         with pytest.raises(PhaseError) as raised:
             http.post(f"{orders.url}/orders")
-        assert http.get(f"{orders.url}/orders/1").status_code == 201, "what is no mutation is nobody's business"
+        assert http.get(f"{orders.url}/orders/1").status_code == 201, "the transport passes what is no mutation"
     assert (raised.value.code, raised.value.advice) == ("tls_required", Advice.FIX)
     assert orders.lines() == ["GET /orders/1"]
 
@@ -134,7 +134,7 @@ def test_a_body_has_a_bound(kind: str, orders: Shop, tmp_path: Path) -> None:
 
 
 def test_a_phase_error_is_no_error_of_an_http_library(orders: Shop, tmp_path: Path) -> None:
-    """Whatever retries on a library's errors would make a second call."""
+    """A retry on a library's errors would make a second call."""
     with caller("httpx2", tmp_path, allow_insecure=False) as http, pytest.raises(PhaseError) as raised:
         http.post(f"{orders.url}/orders")
     assert not isinstance(raised.value, (httpx.HTTPError, httpx2.HTTPError, OSError))

@@ -1,4 +1,4 @@
-"""The ledger for threads: what a caller waits for is written by the caller, with no hop to the event loop's thread."""
+"""The ledger for threads: a caller writes what it waits for itself, with no hop to the event loop's thread."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class BlockingLedger(WriteBehindQueue):
         return decision
 
     def flush(self) -> None:
-        """Whatever was recorded behind an answer is written, or was said to have failed."""
+        """Return when every outcome recorded behind an answer is written, or its failure is logged."""
         self.hurry()
         self._handle.flush()
 
     def close(self) -> None:
-        """Take nothing more, finish, and let go."""
+        """Take nothing more, finish, and close the handle."""
         self._refuse()
         self.hurry()
         self._handle.close()

@@ -67,7 +67,7 @@ class Http(Protocol):
         ...
 
     def drop(self, reply: Reply | None) -> None:
-        """Close an answer that nobody gets, if there is one: its connection would be gone from the pool for good."""
+        """Close an answer that no caller receives, if there is one: an open one keeps its connection from the pool."""
         ...
 
 
@@ -87,7 +87,7 @@ class AsyncHttp(Protocol):
         ...
 
     async def drop(self, reply: Reply | None) -> None:
-        """Close an answer that nobody gets, if there is one."""
+        """Close an answer that no caller receives, if there is one."""
         ...
 
 
@@ -110,7 +110,7 @@ def around_of(settings: Settings, known: KnownEndpoints, ledger: Ledger) -> Tran
 
 
 class _Trail:
-    """What a call leaves behind, however it ends: leases to let go of, and an answer that nobody was given."""
+    """What a call leaves behind, however it ends: leases to stop renewing, and an answer that no caller received."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -126,7 +126,7 @@ class SyncRuntime:
 
     def __init__(self, settings: Settings, make_http: Callable[[], Http], *, is_lazy: bool = False) -> None:
         self.settings = settings
-        self._make_http = make_http  # The way to send what no caller asked for.
+        self._make_http = make_http  # For requests of the reconciler, which has no caller.
         self._known = KnownEndpoints()
         self._pause = settings.pause or pause
         self._stopping = threading.Event()
@@ -170,11 +170,11 @@ class SyncRuntime:
         return self._drive(calling(asked, self._around), http)
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
-        """Attend to every call that nobody drives."""
+        """Resolve every open call that has no driver."""
         self._ready()
         tally = Tally(progress, limit)
         around = asking_once(self._around)
-        self._handles.flush()  # What is only on its way is not open.
+        self._handles.flush()  # A call whose outcome waits in the queue must not be found open.
         while ids := tally.fresh(self._portal.run(self._ledger.due(PAGE))):
             http = self._make_http()
             for id_ in ids:
@@ -185,7 +185,7 @@ class SyncRuntime:
 
     def close(self) -> None:
         """Stop reconciling and give the ledger back. Closing twice is closing once."""
-        if self._pid not in (0, os.getpid()):  # A parent's, in a child that has not used it.
+        if self._pid not in (0, os.getpid()):  # The handles belong to the parent process of a fork.
             self._is_open = False
             return
         self._stopping.set()
@@ -219,7 +219,7 @@ class SyncRuntime:
                 http.keep(error.response)
             raise
         finally:
-            steps.close()  # Here and now, in the context of its caller.
+            steps.close()  # Now, in the context of its caller: the flow's finally sets context variables.
             for id_ in trail.ids:
                 self._ledger.leave(id_)
             http.drop(trail.heard)
@@ -227,7 +227,7 @@ class SyncRuntime:
     def _do(self, effect: Effect, http: Http, trail: _Trail) -> Any:
         match effect:
             case Send():
-                http.drop(trail.heard)  # Whoever asks anew is done with the answer before.
+                http.drop(trail.heard)  # A flow that sends again is done with the last answer.
                 trail.heard = http.send(effect)
                 return trail.heard
             case Read():
@@ -307,7 +307,7 @@ class AsyncMachinery:
     async def reconcile(
         self, http: Callable[[], AsyncHttp], *, limit: int = MOST, progress: Progress | None = None
     ) -> Reconciliation:
-        """Attend to every call that nobody drives."""
+        """Resolve every open call that has no driver."""
         ledger, around = await self.open(http)
         tally = Tally(progress, limit)
         around = asking_once(around)
@@ -317,8 +317,8 @@ class AsyncMachinery:
         return tally.result()
 
     async def close(self) -> None:
-        """Stop reconciling and let go of the ledger, for good. Closing twice is closing once."""
-        async with self._opening:  # What is being opened is closed, and nobody opens it again.
+        """Stop reconciling and give the ledger back, for good. Closing twice is closing once."""
+        async with self._opening:  # An opening under way ends first and is closed; no later call opens it again.
             self._is_closed = True
             background, self._background = self._background, None
             if background is not None:

@@ -34,7 +34,7 @@ class CallRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     options: CallOptions = CallOptions()
     hop: Hop | None = None
-    is_repeat: bool = False  # It was sent before, and nobody knows what became of it.
+    is_repeat: bool = False  # It was sent before, and its outcome is unknown.
 
 
 class TransportContext(msgspec.Struct, frozen=True, kw_only=True):

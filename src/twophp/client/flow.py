@@ -1,12 +1,12 @@
 """One call, from the caller's request to its final answer, as a generator: no second copy of any rule.
 
-The generator yields what to send, to record and to wait for, and is told what came of it. A blocking and an awaiting
-loop drive the same code (``driver.py``), as httpx does with its authentication flows.
+The generator yields what to send, to record and to wait for, and receives the result of each. A blocking and an
+awaiting loop drive the same code (``driver.py``), as httpx does with its authentication flows.
 
 The order is the protocol's: Phase 1, the client's own row made durable, then Phase 2 and not before (draft §5.2.3).
 What may be sent a second time, and what may not:
 
-    Phase 1, unanswered     only to an endpoint that is known to speak 2PHP: a plain server has just done it (A-06)
+    Phase 1, unanswered     only to an endpoint that is known to speak 2PHP: a plain server may have done it (A-06)
     the same, auto-confirm  only to one that also recognises the id, and after waiting for the callback (A-42)
     Phase 2, unanswered     the same ids again; see resolution.py
     anything, answered      never: 408 asks for a new id, and that is the caller's decision (A-28, draft §8.2)
@@ -64,7 +64,7 @@ REDIRECTS: Final = frozenset({307, 308})
 
 
 def calling(asked: CallRequest, around: TransportContext) -> Steps:
-    """Make the call; made anew under a new id as often as ``resubmit`` allows, and only if nothing ran (draft §8.2)."""
+    """Make the call; make it anew under a new id, at most ``resubmit`` times, and only if nothing ran (draft §8.2)."""
     request, steady, id_ = request_of(asked, around), around.settings.steady, asked.options.client_correlation_id
     if id_ is not None:  # A new id would be another call.
         asked = msgspec.structs.replace(asked, is_repeat=repeats.named_before(request, id_))
@@ -83,7 +83,7 @@ def calling(asked: CallRequest, around: TransportContext) -> Steps:
 
 
 def _made(conversation: Conversation, request: str, steady: Callable[[], Instant] | None = None) -> Steps:
-    """Make one call, and remember whether its caller knows what became of it. Without a clock: by its name."""
+    """Make one call, and remember whether its caller knows its outcome. Without a clock: remember it by its name."""
     is_known = False
     try:
         outcome = yield from conversation.run()
@@ -105,7 +105,7 @@ def _made(conversation: Conversation, request: str, steady: Callable[[], Instant
 
 
 def _under(client_correlation_id: str, asked: CallRequest) -> CallRequest:
-    """The same request, gone on with under the id of its call."""
+    """The same request, continued under the id of its call."""
     options = msgspec.structs.replace(asked.options, client_correlation_id=client_correlation_id)
     return msgspec.structs.replace(asked, options=options, is_repeat=True)
 
@@ -129,7 +129,7 @@ class Conversation(Resolution):
     def _go_on(self, call: Call) -> Steps:
         if call.meant != self._meant():
             raise self._failed("id_reused", Advice.FIX, "this client correlation id was used for another request")
-        self._target, self._mode = target_of(call.url), call.mode  # As it was made, whatever this transport is set to.
+        self._target, self._mode = target_of(call.url), call.mode  # As it was made, not as this transport is set.
         if call.stage in OPEN or call.stage is Stage.GIVEN_UP:
             yield from self._take_over()
         if self._call is None or self._call.stage is Stage.SENT:
@@ -137,7 +137,7 @@ class Conversation(Resolution):
         return (yield from self.resume())
 
     def after_restart(self, call: Call) -> Steps:
-        """For the reconciler, which has just taken it over."""
+        """Continue a call that the reconciler has just taken over."""
         self._call = call
         self._fence = call.fence
         self._mode = call.mode
@@ -158,7 +158,7 @@ class Conversation(Resolution):
         if call.stage in OPEN:
             left_ms = (call.confirm_by or 0) - self._settings.clock()
             self._deadline = self._steady() + left_ms
-            self._confirms = 1  # Nobody knows whether an earlier life had confirmed; its row was durable before (A-43).
+            self._confirms = 1  # An earlier process may have confirmed: its row was durable before that (A-43).
             self._is_async = call.stage is Stage.PROCESSING and call.mode is Mode.STANDARD
             return (yield from self._until_known(0.0))
         found = yield from self._replayed()
@@ -169,9 +169,9 @@ class Conversation(Resolution):
         return found
 
     def _take_over(self) -> Generator[Effect, Any, None]:
-        """Become the driver, or wait for whoever is: two must not decide about one call (see core.call_machine).
+        """Become the driver, or wait for the present one: two must not decide about one call (see core.call_machine).
 
-        Nobody drives what was given up; there the visit ends it, if its deadline has passed.
+        A call that was given up has no driver; there the visit ends it, if its deadline has passed.
         """
         until = self._steady() + round(self._settings.patience_s * 1_000)
         attend = Tick(owner=self._owner, dead_driver=NOBODY)  # Only the reconciler visits less and less often.
@@ -187,7 +187,7 @@ class Conversation(Resolution):
             yield Pause(min(self._settings.lease_s / 4, LONGEST_DELAY_S))
 
     def _note(self) -> Generator[Effect, Any, bool]:
-        """Nothing that the server confirms by itself leaves before it is written down (A-43); whether it was news."""
+        """Write down an auto-confirmed call before its Phase 1 leaves (A-43). True if the ledger did not know it."""
         request = sealed_request(self._asked)
         try:
             return (yield from self._record(Note(opening=self._opening()), request=request))
@@ -195,7 +195,7 @@ class Conversation(Resolution):
             raise self._not_recorded(error) from error
 
     def _not_recorded(self, error: StoreError) -> PhaseError:
-        """A-43. A row that may have been written after all may still be confirmed, by whoever finds it."""
+        """A-43. If the row may have been written after all, another driver may find it and confirm it: so WAIT."""
         nothing_written = isinstance(error, StoreUnavailable)
         advice = Advice.RESUBMIT if nothing_written else Advice.WAIT
         return self._failed("ledger_unavailable", advice, f"the client's ledger cannot be written: {error.message}")
@@ -255,9 +255,9 @@ class Conversation(Resolution):
         return (yield from self._recognised())
 
     def _recognised(self) -> Generator[Effect, Any, bool]:
-        """Ask who is there, with a status read of an intent that cannot exist: it changes nothing (A-04).
+        """Find out which server answers, with a status read of an intent that cannot exist: it changes nothing (A-04).
 
-        Only twophp's middleware is known to take the same id for the same intent (A-32); the draft asks it of nobody.
+        Only twophp's middleware is known to take the same id for the same intent (A-32); the draft does not require it.
         """
         headers = own_headers(self._asked, self._settings, self._target.url)
         headers += emit.status_read_request(client_correlation_id=self._id, server_correlation_id=self._id)
@@ -275,9 +275,9 @@ class Conversation(Resolution):
         raise (yield from self._unresolved("answer_lost"))
 
     def _after_lost_phase_one(self, lost: Lost) -> Heard:
-        """Draft §5.5.5: the callback may have come, or be on its way, where the answer is not."""
+        """Draft §5.5.5: the callback may have come, or be on its way, although the answer is lost."""
         answer = None if lost.head is None else self._parsed(lost.head)
-        if lost.head is not None and answer is not None:  # It broke off in its body, and yet it says who speaks.
+        if lost.head is not None and answer is not None:  # The body broke off; the head says what it is.
             self._known.add(self._asked.method, self._target)
             if self._mode is Mode.AUTO_CONFIRM and answer.server_correlation_id is not None:
                 yield from self._told(answer, lost.head, "phase_1")
@@ -289,7 +289,7 @@ class Conversation(Resolution):
         return None
 
     def _acknowledged(self) -> Generator[Effect, Any, bool]:
-        """Wait for the callback: it tells the server's id, and then the outcome can be asked for without a repeat."""
+        """Wait for the callback: it brings the server's id, with which the outcome can be read without a repeat."""
         wait_s = min(self._settings.callback_wait_s, self._settings.patience_s)
         until = self._steady() + round(wait_s * 1_000)
         delay = FIRST_DELAY_S
@@ -341,15 +341,15 @@ class Conversation(Resolution):
         if self._mode is Mode.AUTO_CONFIRM:
             recognises = refused or self._known.recognises_ids(self._asked.method, self._target)
             if reply.status >= SERVER_ERROR and recognises:
-                yield Read(reply=reply)  # Nobody can tell whether it ran; the same id finds out (A-42).
+                yield Read(reply=reply)  # The answer does not say whether it ran; the same id finds out (A-42).
                 return None
-            if again:  # Nothing of this sending, but of an earlier one.
+            if again:  # This request registered nothing, but an earlier one may have.
                 raise (yield from self._unresolved("answer_lost", reply))
-        if reply.status in REDIRECTS:  # Nothing was done. Whether to go there is the caller's to say (A-109).
+        if reply.status in REDIRECTS:  # Nothing was done. The caller decides whether to follow (A-109).
             yield from self._forget()
             return self._outcome(reply, None, mode="redirected")
         yield from self._forget(plain=not refused)
-        # A redirect, a 4xx and a 5xx are a server's way to say that it has not.
+        # A server that answers with a redirect, a 4xx or a 5xx says that it has not done it.
         if self._settings.require_2php and reply.status < REDIRECTED and not refused:
             raise self._failed("not_two_phase", Advice.CHECK, "the server answered without 2PHP: it has done it", reply)
         return self._outcome(reply, None, mode="refused" if refused else "plain")
@@ -363,7 +363,7 @@ class Conversation(Resolution):
         raise self._failed("bad_answer", Advice.CHECK, "the answer names a phase and no server correlation id", reply)
 
     def _ended_without_server_id(self, answer: TwoPhaseAnswer, reply: Reply) -> Heard:
-        """The outcome all the same (draft §5.5.7). There is a row if the callback told the id, else there is none."""
+        """The answer is the outcome (draft §5.5.7). A row exists only if the callback brought the server's id."""
         self._call = yield Look(client_correlation_id=self._id)
         yield from self._told(answer, reply, "phase_1")
         if self._call is not None and self._call.stage is Stage.SENT:
@@ -371,7 +371,7 @@ class Conversation(Resolution):
         return self._outcome(reply, answer)
 
     def _set_deadline(self, answer: TwoPhaseAnswer, reply: Reply, sent_at: Instant) -> None:
-        """A-25: counted from the moment of sending, so it is never later than the server's, whatever the clocks say."""
+        """A-25: counted from the moment of sending, so it is never later than the server's, even if clocks differ."""
         ttl_ms = answer.ttl_ms or STAND_IN_TTL_MS
         margin_ms = self._settings.margin_of(ttl_ms)
         deadline = sent_at + ttl_ms - margin_ms

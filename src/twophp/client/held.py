@@ -1,8 +1,8 @@
 """What an answer that breaks off in its body means (ADR 0024).
 
-An answer that may end a two-phase call counts only with its whole body. It is read into memory before the flow hears of
-it, so an answer that breaks off is a lost one: the flow asks again with the same ids. What is not read ahead, a plain
-server's answer and what is longer than the bound, is streamed, and a PhaseError takes the place of the library's error.
+An answer that may end a two-phase call counts only with its whole body. It is read into memory before the flow receives
+it, so an answer that breaks off is a lost one: the flow asks again with the same ids. A plain server's answer, and an
+answer longer than the bound, is streamed instead, and a PhaseError takes the place of the library's error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def broken_off(info: CallInfo) -> PhaseError:
         text = "the call has ended, and its answer broke off; the same named call brings it again"
     else:
         code, advice = "answer_lost", Advice.CHECK
-        text = "the server's answer broke off; the server is not known to speak 2PHP, so nobody can ask it again"
+        text = "the server's answer broke off; the server is not known to speak 2PHP, so it cannot be asked again"
     return PhaseError(
         f"{text} ({code}; {advice}; client correlation id {info['client_correlation_id']})",
         code=code,

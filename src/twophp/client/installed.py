@@ -28,7 +28,7 @@ def installed() -> list[Any]:
 
 
 def any_library() -> Any:
-    """One of the two, for what is sent when nobody has made a request yet."""
+    """One of the two, for what is sent before the first request of a caller."""
     for library in installed():
         return library
     raise ConfigError('neither httpx2 nor httpx is installed: pip install "twophp[httpx2]"', code="no_http_library")

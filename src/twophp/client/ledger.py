@@ -62,9 +62,9 @@ class Ledger:
             return cls(settings, store, writer)
 
     async def close(self) -> None:
-        """Finish what was accepted and let go. Calls that are still open are left to whoever comes next."""
+        """Finish what was accepted and close the store. Open calls are left to the next process that reconciles."""
         self._stopping.set()
-        await asyncio.wait([self._heart])  # However it ended, the rest is let go of as well.
+        await asyncio.wait([self._heart])  # If it ended with an error, the rest is closed all the same.
         if self._shipper is not None:
             await self._shipper.close()
         await self.store.close()
@@ -76,14 +76,14 @@ class Ledger:
         return not self._heart.done()
 
     async def flush(self) -> None:
-        """Whatever was recorded behind an answer is written, or was said to have failed."""
+        """Return when every outcome recorded behind an answer is written, or its failure is logged."""
         await self._behind.flush()
 
     def _write_as(self, writer: Writer) -> None:
         self._writer = writer
 
     async def look(self, client_correlation_id: str) -> Call | None:
-        """The call as it is, behind whatever was asked for before."""
+        """The call as it is, after every earlier outcome of it was written."""
         await self._behind.caught_up(client_correlation_id)
         (call,) = await self._sure(partial(self.store.transact, ReadRecords((by_client_id(client_correlation_id),))))
         return call  # type: ignore[no-any-return]
@@ -94,7 +94,7 @@ class Ledger:
         return await self._write(client_correlation_id, command, request)
 
     def record_behind(self, known: Call, told: ServerReply) -> CallDecision | None:
-        """Decide from what is known, at once and in any thread, and write it later. None: it has to be waited for."""
+        """Decide from what is known, at once and in any thread, and write it later. None: the caller must record it."""
         decision = self.decided(known, told)
         if decision.changed and not self._behind.add(known.client_correlation_id, told):
             return None
@@ -111,7 +111,7 @@ class Ledger:
         return decision
 
     def change(self, client_correlation_id: str, command: Command, request: bytes | None = None) -> tuple[Key, Decide]:
-        """What to read, and how to decide: for whichever handle on the store writes it."""
+        """What to read, and how to decide: any handle on the store may write it."""
         key = by_client_id(client_correlation_id)
         sealed = None
         if request is not None:
@@ -134,7 +134,7 @@ class Ledger:
         return key, change
 
     def _knowing_the_dead(self, command: Command, call: Call | None) -> Command:
-        """A visit learns whether the driver has died. Who is dead stays so: deciding once more says the same."""
+        """Tell a visit whether the driver has died. A dead owner stays dead, so deciding once more says the same."""
         if not isinstance(command, Tick) or call is None or self.store.owners.state(call.owner) != "dead":
             return command
         return Tick(owner=command.owner, dead_driver=call.owner)
@@ -144,7 +144,7 @@ class Ledger:
         return open_blocking(self._settings.ledger, clock=self._settings.clock)
 
     async def _sure(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Where nobody can tell what the store holds, asking once more on the reopened one finds out (A-42)."""
+        """Ask again on the reopened store if a failed commit left it unknown what the store holds (A-42)."""
         try:
             return await ask()
         except (CommitUnknown, StorePoisoned):
@@ -161,7 +161,7 @@ class Ledger:
         return None if sealed is None else self._vault.open(sealed, context=self._context(call.client_correlation_id))
 
     async def due(self, limit: int) -> list[str]:
-        """Ids of calls that nobody drives, or that were kept long enough; what dead drivers left comes first."""
+        """Ids of calls without a driver, or that were kept long enough; calls of dead drivers come first."""
         await self._behind.flush()
         owners, state = await self.store.owners_of(CALL), self.store.owners.state
         dead = [owner for owner in owners if state(owner) == "dead"]
@@ -170,7 +170,7 @@ class Ledger:
         return [key.values[0] for key in dict.fromkeys(keys)][:limit]
 
     def leave(self, client_correlation_id: str) -> None:
-        """Stop renewing a call: its driver is done with it, one way or another."""
+        """Stop renewing the lease of a call: its driver is done with it."""
         self._driven.pop(client_correlation_id, None)
 
     def callback_token(self, client_correlation_id: str) -> str:
@@ -191,7 +191,7 @@ class Ledger:
         return seal_context(self._writer.source, client_correlation_id, "payload")
 
     def note_driver(self, client_correlation_id: str, command: Command, decision: CallDecision) -> None:
-        """Keep the lease of what this transport drives, and of nothing that it has left meanwhile."""
+        """Keep the lease of a call that this transport drives, and not of one that it has left."""
         call = decision.call
         if call is None or (isinstance(command, Renew) and client_correlation_id not in self._driven):
             return
@@ -213,24 +213,24 @@ class Ledger:
                     await self._renew(self._settings.steady() - round(interval_s * 1_000))
                     await self._forget()
                     await self._purge()
-        finally:  # Also when a loop ends whose transport nobody closed: it cancels its tasks, and waits for them.
+        finally:  # Also when a loop ends and its transport was not closed: it cancels its tasks, and waits for them.
             await self._behind.close()
 
     async def _forget(self) -> None:
-        """Shipments are the only obligations here, and nobody looks at old ones."""
+        """Delete old shipments: they are the only obligations here, and no reader needs settled ones."""
         if self._shipper is not None:
             try:
                 await forget_settled(self.store, RETENTION_MS)
             except Exception as error:  # noqa: BLE001 - see ``_purge``.
-                log.warning("old shipments could not be let go of: %s", error)
+                log.warning("old shipments could not be deleted: %s", error)
 
     async def _purge(self) -> None:
-        """Forget rows that the central ledger has had for long enough (A-59), a bounded bite at a time."""
+        """Delete rows that the central ledger has had for long enough (A-59), a bounded number at a time."""
         kept_ms = self._settings.ledger_retention_ms
         try:
             if kept_ms is not None:
                 await purge(self.store, max(kept_ms, self._care.kept_ms))
-        except Exception as error:  # noqa: BLE001 - what cannot be tidied up now must not end the heartbeat.
+        except Exception as error:  # noqa: BLE001 - a purge that fails must not end the heartbeat.
             log.warning("rows could not be purged: %s", error)
 
     async def _renew(self, before: int) -> None:

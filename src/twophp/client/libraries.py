@@ -20,9 +20,9 @@ from twophp.wire.targets import target_of
 
 EXTENSION: Final = "twophp"
 DRAINED_BYTES: Final = 64 * 1024
-"""So much of an answer nobody wants is read, to keep its connection; a longer one costs the connection."""
+"""So much of an unwanted answer is read, to keep its connection; a longer one costs the connection."""
 TIMEOUT: Final = {"connect": 5.0, "read": 30.0, "write": 5.0, "pool": 5.0}
-"""For what is sent with no caller to say how long it may take."""
+"""For requests of the reconciler: no caller says how long they may take."""
 
 _NOT_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
 
@@ -182,7 +182,7 @@ class Blocking(_Sending):
         native.stream = self._library.ByteStream(b"".join(ahead))
 
     def read(self, reply: Reply, limit: int) -> bytes:
-        """See ``Http.read``. An answer that breaks off has said what it said."""
+        """See ``Http.read``. What was read before an answer breaks off counts."""
         native, read = reply.native, b""
         try:
             for chunk in native.iter_bytes():
@@ -250,7 +250,7 @@ class Awaiting(_Sending):
         native.stream = self._library.ByteStream(b"".join(ahead))
 
     async def read(self, reply: Reply, limit: int) -> bytes:
-        """See ``Http.read``. An answer that breaks off has said what it said."""
+        """See ``Http.read``. What was read before an answer breaks off counts."""
         native, read = reply.native, b""
         try:
             async for chunk in native.aiter_bytes():

@@ -1,6 +1,6 @@
 """What one call says of itself: whom it is made for, under which id, how patient it is.
 
-Whoever makes a call inside a handler need not say anything: the intent being executed is the call's parent (draft
+A handler that makes a call need not say anything: the intent being executed is the call's parent (draft
 §10.2). What is said with ``calling`` travels as a context variable: it follows into tasks and ``to_thread``, and with
 ``carrying`` into any other thread. The three HTTP libraries have no way in common to say it with a request.
 """

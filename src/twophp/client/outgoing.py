@@ -73,5 +73,5 @@ def unsealed_request(data: bytes, settings: Settings) -> CallRequest:
 
 
 def callback_token(secret: bytes, client_correlation_id: str) -> str:
-    """What ends the URL at which one call is acknowledged (A-66): nobody can guess it, and nobody has to keep it."""
+    """The end of the URL at which one call is acknowledged (A-66). It cannot be guessed and need not be stored."""
     return hmac(secret, client_correlation_id.encode(), sha256).hexdigest()

@@ -80,7 +80,7 @@ class _Connection:
     def request(self, method: str, url: str, body: Any = None, headers: Any = None, **more: Any) -> None:
         if _is_two_phase(headers):
             self.response_class = _Answer
-        else:  # Whatever is not ours fails as it does without us.
+        else:  # A request without our fields fails as it does without us.
             vars(self).pop("response_class", None)
         super().request(method, url, body, headers, **more)  # type: ignore[misc]
 

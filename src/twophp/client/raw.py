@@ -15,19 +15,19 @@ from twophp.client.exchange import CallInfo
 from twophp.client.held import broken_off
 
 BREAKS: Final = (RequestException, HTTPError, HTTPException, OSError)
-"""Whatever requests and urllib3 raise while they send and read."""
+"""All that requests and urllib3 raise while they send and read."""
 
 _PIECE: Final = 16 * 1024
 
 
 class Held(HTTPResponse):
-    """An answer that has come whole: nothing can go wrong with it any more."""
+    """An answer that has come whole: reading it cannot fail any more."""
 
 
 def held(raw: Any, limit: int) -> Any:
     """The same answer, with its body in memory; of a longer one, the beginning. Raises one of BREAKS if it breaks off.
 
-    The body stays as it came, so whoever reads ``response.raw`` gets what the server sent. It must be decodable.
+    The body stays as it came, so a reader of ``response.raw`` gets what the server sent. It must be decodable.
     """
     body, rest = BytesIO(), raw.stream(_PIECE, decode_content=False)
     try:
@@ -45,7 +45,7 @@ def held(raw: Any, limit: int) -> Any:
 
 
 def guarded(raw: Any, info: CallInfo) -> Any:
-    """The same answer, whose reader hears of a break as a PhaseError."""
+    """The same answer, whose reader receives a PhaseError if it breaks off."""
     return raw if isinstance(raw, Held) else _Guarded(raw, info)
 
 

@@ -7,10 +7,10 @@ Mount it where ``callback=`` of the transport points:
     http = httpx.AsyncClient(transport=AsyncTwoPhaseTransport(
         ledger="sqlite:///checkout.db", source="checkout", callback="https://checkout.example/2php/callback"))
 
-It trusts nobody: the last segment of the URL is a token that only the ledger's owner can make, the client correlation
-id must be one that the ledger knows, and the body must be the protocol's five fields (A-66); with ``webhook_secrets``
-the delivery must be signed by one of them, too. A repeated delivery is dropped by its ids (A-39). Callback and answer
-may come in any order: the first writes the ledger row (A-41).
+It trusts no sender. The last segment of the URL is a token that only the ledger's owner can make, the client
+correlation id must be one that the ledger knows, and the body must be the protocol's five fields (A-66); with
+``webhook_secrets`` the delivery must be signed by one of them, too. A repeated delivery is dropped by its ids (A-39).
+Callback and answer may come in any order: the first writes the ledger row (A-41).
 """
 
 from __future__ import annotations

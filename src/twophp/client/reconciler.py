@@ -1,10 +1,10 @@
-"""The reconciler: every open call that nobody drives is taken to its outcome, with the ids it was made under.
+"""The reconciler: it takes every open call without a driver to its outcome, with the ids it was made under.
 
 After a crash a call is in one of three places. Without a row, nothing was confirmed and nothing ran: its intent
 expires. With a row and in time, it is confirmed as its maker was about to, or had just done; the server answers both
-alike. With a row and too late, the server is asked. Whatever cannot be found out is left as it is and asked about
-again, less and less often. Several processes may share a ledger: a lease keeps them from each other's live calls, and
-whoever takes one over does no harm (see core.call_machine).
+alike. With a row and too late, the server is asked. A call whose outcome cannot be found out is left as it is
+and asked about again, less and less often. Several processes may share a ledger: a lease keeps them from each other's
+live calls, and a process that takes one over does no harm (see core.call_machine).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST: Final = 10_000
 ReconciledOutcome: TypeAlias = Literal["committed", "failed", "indeterminate", "expired", "open"]
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many calls were looked at, and how many of them have come to their outcome."""
+"""Called with how many calls were looked at, and how many of them have come to their outcome."""
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 
     ``phase`` is what its row says by now, and ``outcome`` what that means. It is ``failed`` only if the server knows
     that it failed, ``expired`` if the server says that it was not confirmed in time or this run gave it up, ``open``
-    while it will be asked about again. A call that has ended, and nobody can say whether its effects happened, is
+    while it will be asked about again. A call that has ended, and of whose effects nothing certain is known, is
     ``indeterminate``. ``code`` says why, unless it was committed or its handler refused it; ``advice`` says what may be
     done.
     """
@@ -77,13 +77,13 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asking_once(around: TransportContext) -> TransportContext:
-    """The same transport, asking once: whoever reconciles comes back anyway."""
+    """The same transport, asking once: the reconciler comes back anyway."""
     settings = msgspec.structs.replace(around.settings, patience_s=0.0, poll_limit_s=0.001)
     return msgspec.structs.replace(around, settings=settings)
 
 
 def reconciling(client_correlation_id: str, around: TransportContext) -> Generator[Effect, Any, Resolved | None]:
-    """Attend to one call; None if there was nothing to find out, as of one whose maker has given it up and said so."""
+    """Resolve one call; None if there is nothing to find out, as for a call that its caller has given up."""
     attend = Tick(owner=around.owner)
     decision: CallDecision = yield Record(client_correlation_id=client_correlation_id, command=attend)
     call = decision.call
@@ -91,7 +91,7 @@ def reconciling(client_correlation_id: str, around: TransportContext) -> Generat
         return None
     try:
         return (yield from _finding_out(call, around))
-    except Exception as error:  # noqa: BLE001 - one call that cannot be asked about keeps nobody from the others.
+    except Exception as error:  # noqa: BLE001 - one call that cannot be asked about must not stop the others.
         # A sealed request that does not open, a ledger that cannot be written, credentials that cannot be had.
         code = error.code if isinstance(error, TwoPHPError) else NOT_ASKED
         ids = {"client_correlation_id": client_correlation_id, "server_correlation_id": call.server_correlation_id}

@@ -22,7 +22,7 @@ from twophp.wire.parse import TwoPhaseAnswer, parse_response
 log: Final = logging.getLogger("twophp.client")
 
 STAND_IN_TTL_MS: Final = Policy.standard().ttl_ms
-"""A server tells no TTL with an answer that is final, and a ledger row must have one."""
+"""A final answer carries no TTL, and a ledger row must have one."""
 
 MAY_HAVE_HAPPENED: Final = "it failed, and may have had effects all the same"
 REQUEST_TAG: Final = b"twophp:client-request:1"
@@ -56,7 +56,7 @@ UNRESOLVED: Final[dict[str, tuple[Advice, str]]] = {
 
 
 class CallRecorder:
-    """One call under one client correlation id: what is known of it, and how that becomes durable."""
+    """One call under one client correlation id: what is known of it, and how it is made durable."""
 
     def __init__(self, asked: CallRequest, around: TransportContext) -> None:
         settings = around.settings
@@ -99,7 +99,7 @@ class CallRecorder:
     def _told(
         self, answer: TwoPhaseAnswer, reply: Reply, by: Any, *, first: bool = False
     ) -> Generator[Effect, Any, None]:
-        """Note what the server said. Only Phase 2 waits for it: what is settled stays so, written down or not."""
+        """Record what the server said. Only Phase 2 must wait for it: a settled intent stays settled without a row."""
         begins = by == "phase_1"
         location = response.location(reply.headers) if answer.phase is Phase.PROCESSING else None
         is_final = answer.phase in SETTLED and not (begins and self._mode is Mode.STANDARD)
@@ -125,7 +125,7 @@ class CallRecorder:
             log.warning("a call is %s, and the ledger could not be told: %s", answer.phase, error, extra=self._ids())
 
     def _confirm_by(self) -> Instant | None:
-        """The deadline on the wall clock, for whoever finds the call after a restart."""
+        """The deadline on the wall clock, for the reconciler that finds the call after a restart."""
         if self._deadline is None:
             return None
         return self._settings.clock() + self._deadline - self._steady()
@@ -140,7 +140,7 @@ class CallRecorder:
             and known is not None
             and known.stage in ASKABLE
         ):
-            # Were it lost, nothing would be: the row has both ids, and the server says the same again (A-30).
+            # If this write is lost, nothing is: the row has both ids, and the server gives the same answer (A-30).
             decision = yield RecordBehind(known=known, told=command)
         else:
             decision = yield Record(client_correlation_id=self._id, command=command, request=request)
@@ -152,12 +152,12 @@ class CallRecorder:
         return decision.changed
 
     def _forget(self, *, plain: bool = False) -> Generator[Effect, Any, None]:
-        """Nothing is registered: let go of the note, if there is one."""
+        """Nothing is registered: delete the note, if there is one."""
         if self._mode is Mode.AUTO_CONFIRM:
             yield from self._record(NotThere(plain=plain))
 
     def _unresolved(self, code: str, reply: Reply | None = None) -> Generator[Effect, Any, PhaseError]:
-        """Leave the call, as open as it is, to the reconciler, and say so."""
+        """Leave the call open for the reconciler, and return the error for the caller."""
         call = self._call
         advice, text = UNRESOLVED[code]
         if call is not None and call.indeterminate:
@@ -172,7 +172,7 @@ class CallRecorder:
         return self._failed(code, advice, text, reply)
 
     def _opening(self) -> Opening:
-        """What the call is from the beginning: the same however often it is told."""
+        """What the call is from the beginning: the same value, however often it is recorded."""
         if self._opened is None:
             self._opened = self._begun()
         return self._opened

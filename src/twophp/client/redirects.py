@@ -20,7 +20,7 @@ _UNREGISTERED: Final = frozenset({"plain", "redirected"})
 
 
 class _Left:
-    """A note for the next request. A pickled copy, of a response of requests for one, is empty: nobody follows it."""
+    """A note for the next request. A pickled copy, as of a response of requests, is empty: no request follows it."""
 
     def __init__(self, request: Any = None, hop: Hop | None = None) -> None:
         self._request = None if request is None else weakref.ref(request)

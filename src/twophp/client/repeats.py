@@ -1,4 +1,4 @@
-"""A request that is made again while nobody knows what became of it: it is the same call, not a second one.
+"""A request that is made again while its outcome is unknown: it is the same call, not a second one.
 
 A retry loop may catch everything, a PhaseError too (``tenacity.retry`` does by default), or end a call by a time limit
 of its own, and then make the same request again. Under a new id it could run twice. So each task and each thread
@@ -25,7 +25,7 @@ REMEMBERED_MS: Final = 300 * SECOND_MS
 MOST: Final = 1_024
 """Unresolved calls of one task or thread, and ..."""
 MOST_ENDED: Final = 16
-"""... calls that have ended, whose answers may still break off in their reader's hands."""
+"""... calls that have ended, whose answers may still break off while they are read."""
 MOST_NAMED: Final = 4_096
 
 
@@ -44,7 +44,7 @@ _named: Final[dict[str, str]] = {}  # Unresolved: the request of each name; empt
 
 
 def left(request: str, client_correlation_id: str, now: Instant, *, has_ended: bool) -> None:
-    """Its caller waits for it no more, and knows what became of it or does not."""
+    """Remember a call whose caller has stopped waiting. ``has_ended``: the caller knows its outcome."""
     others = [one for one in _made.get() if one.request != request]
     unresolved = [one for one in others if not one.has_ended and now - one.at < REMEMBERED_MS]
     over = [one for one in others if one.has_ended]
@@ -53,7 +53,7 @@ def left(request: str, client_correlation_id: str, now: Instant, *, has_ended: b
 
 
 def made_before(request: str, now: Instant) -> str | None:
-    """The id under which this task or thread made the same request a while ago, if nobody knows how that ended."""
+    """The id under which this task or thread made the same request a while ago, if its outcome is unknown."""
     for one in _made.get():
         if one.request == request:
             return None if one.has_ended or now - one.at >= REMEMBERED_MS else one.client_correlation_id
@@ -61,19 +61,19 @@ def made_before(request: str, now: Instant) -> str | None:
 
 
 def left_named(request: str, client_correlation_id: str, *, has_ended: bool) -> None:
-    """The same for a call that its caller named."""
+    """Remember a call that its caller named; see ``left``."""
     _named.pop(client_correlation_id, None)
     if not has_ended:
         _remember(client_correlation_id, request)
 
 
 def named_before(request: str, client_correlation_id: str) -> bool:
-    """Whether this process made the call of this name before, and nobody knows how that ended."""
+    """Whether this process made the call of this name before, and its outcome is unknown."""
     return _named.get(client_correlation_id) in {"", request}
 
 
 def broke_off(client_correlation_id: str) -> None:
-    """Its caller does not know after all: the answer broke off in its hands."""
+    """Remember that the caller does not know the outcome after all: the answer broke off while it was read."""
     _remember(client_correlation_id, "")
     _made.set(
         tuple(

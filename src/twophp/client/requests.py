@@ -33,7 +33,7 @@ __all__ = ["TwoPhaseAdapter"]
 TIMEOUT: Final = (5.0, 30.0)
 CHUNK: Final = 64 * 1024
 
-# With these there was nobody to send anything to. (InvalidHeader is not here: it is about the answer.)
+# With these errors no connection was made, so nothing was sent. (InvalidHeader is not here: it is about the answer.)
 _NOT_SENT: Final = (
     requests.exceptions.ConnectTimeout,
     requests.exceptions.InvalidURL,
@@ -68,7 +68,7 @@ class TwoPhaseAdapter(HTTPAdapter):
 
     @property
     def held_bytes(self) -> int:
-        """How long an answer may be to be read whole before it is told."""
+        """How long an answer may be, in bytes, to be read whole before the flow receives it."""
         return self._settings.max_body_bytes
 
     def init_poolmanager(self, *args: Any, **how: Any) -> None:
@@ -92,7 +92,7 @@ class TwoPhaseAdapter(HTTPAdapter):
         return super().send(request, *args, **how)
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
-        """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
+        """Take every open call without a driver to its outcome, once; the transport also does so at intervals."""
         return self._machinery.reconcile(limit=limit, progress=progress)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,12 +109,12 @@ class TwoPhaseAdapter(HTTPAdapter):
         self._machinery = SyncRuntime(self._settings, self._own, is_lazy=True)
 
     def close(self) -> None:
-        """Stop reconciling, let go of the ledger and of the connections."""
+        """Stop reconciling, give the ledger back and close the connections."""
         self._machinery.close()
         super().close()
 
     def _own(self) -> _Blocking:
-        """The way to send what no caller asked for."""
+        """What the reconciler sends with: no caller asked for its requests."""
         return _Blocking(self, requests.Request("GET", "https://localhost").prepare(), {})
 
 
@@ -206,7 +206,7 @@ class _Blocking:
         return reply
 
     def read(self, reply: Reply, limit: int) -> bytes:
-        """See ``Http.read``. An answer that breaks off has said what it said."""
+        """See ``Http.read``. What was read before an answer breaks off counts."""
         read = b""
         try:
             for chunk in reply.native.iter_content(CHUNK):

@@ -53,7 +53,7 @@ Status: TypeAlias = Generator[Effect, Any, Outcome | float | Reply | None]
 
 
 class Resolution(CallRecorder):
-    """What is done with a call once both of its ids are known."""
+    """One call, from the moment both of its ids are known."""
 
     # Phase 2.
 
@@ -76,7 +76,7 @@ class Resolution(CallRecorder):
         if decision.code is None:
             self._call = decision.call
             raise self._failed(code, Advice.RESUBMIT, why)
-        self._confirms += 1  # Somebody took it over and may have confirmed it.
+        self._confirms += 1  # Another driver took it over and may have confirmed it.
         self._call = yield Look(client_correlation_id=self._id)
         if self._call is not None and self._call.stage is Stage.GIVEN_UP:  # Or has given it up.
             raise self._failed("ttl_expired", Advice.RESUBMIT, GIVEN_UP)
@@ -133,13 +133,13 @@ class Resolution(CallRecorder):
         return (yield from self._check("ttl_expired", reply, status_was_read=status_was_read))
 
     def _without_phase_state(self, reply: Reply, *, status_was_read: bool) -> Heard:
-        """A failure as the draft draws it, a refusal, a redirect, or somebody in between; see the table above."""
+        """A failure as the draft draws it, a refusal, a redirect, or a gateway's answer; see the table above."""
         status, refused = reply.status, response.refusal(reply.headers) is not None
         is_first = self._confirms == 1
         if status in response.GATEWAY_ERRORS or (refused and status >= SERVER_ERROR):
             yield from self._said_nothing(reply, is_gateway=not refused)
             return None
-        if status < FAILURE:  # A redirect too (A-109): whoever followed it would make a second call beside an open one.
+        if status < FAILURE:  # A redirect too (A-109): to follow it would make a second call beside an open one.
             raise (yield from self._unresolved("bad_answer", reply))
         if refused and status == NOT_FOUND:
             raise (yield from self._not_there(reply, is_first=is_first))
@@ -154,12 +154,12 @@ class Resolution(CallRecorder):
         return self._outcome(reply, answer)
 
     def _said_nothing(self, reply: Reply, *, is_gateway: bool) -> Generator[Effect, Any, None]:
-        """The same question may be asked again: the ids are the same, and a 2PHP server answers alike."""
+        """Keep an answer that says nothing of the outcome. Asking again is safe: same ids, same answer."""
         yield Keep(reply=reply)
         self._gateway = reply if is_gateway else None
 
     def _check(self, code: str, reply: Reply, *, status_was_read: bool) -> Heard:
-        """An earlier confirm may have run it, and this answer says nothing about that: only the status can."""
+        """Read the status: an earlier confirm may have run the call, and this answer does not say."""
         if not status_was_read:
             yield Keep(reply=reply)
             found = yield from self.read_status()
@@ -168,7 +168,7 @@ class Resolution(CallRecorder):
         raise (yield from self._unresolved(code, reply))
 
     def _not_there(self, reply: Reply, *, is_first: bool) -> Generator[Effect, Any, PhaseError]:
-        """The server says that there is no such intent. It remembers for a day at least whatever ran (A-83)."""
+        """The server says that there is no such intent. It remembers what ran for a day at least (A-83)."""
         call = self._call
         assert call is not None
         if self._settings.clock() - call.sent_at >= DAY_MS:
@@ -180,7 +180,7 @@ class Resolution(CallRecorder):
     # Finding out.
 
     def _until_known(self, delay: float) -> Steps:
-        """Ask with the same ids until the server says how it ended. Silence is borne for less long than patience."""
+        """Ask with the same ids until the server says how it ended. Stop after ``patience_s`` without an answer."""
         began = heard_at = self._steady()
         backoff = FIRST_DELAY_S
         while True:
@@ -203,7 +203,7 @@ class Resolution(CallRecorder):
                 raise (yield from self._unresolved(code, self._gateway))
 
     def _ask(self) -> Heard:
-        """One question, two where the first found nobody who could answer it."""
+        """Ask once; ask again with Phase 2 if the server offers no status read."""
         assert self._call is not None
         if self._call.stage in ENDED and not self._is_late():  # Only its answer is missing.
             return (yield from self._replayed())
@@ -261,10 +261,10 @@ class Resolution(CallRecorder):
         raise (yield from self._unresolved("status_refused", reply))
 
     def _after_failure(self, answer: TwoPhaseAnswer, reply: Reply) -> Heard:
-        """The failure as the server tells it, whatever its status and body.
+        """The failure as the server states it, with any status and body.
 
-        twophp tells it inside a successful read (A-04): there Phase 2 once more brings the failure's own answer (draft
-        §8.1), and where that is gone it is put together from what was read.
+        twophp states it inside a successful read (A-04): there Phase 2 once more brings the failure's own answer (draft
+        §8.1). If that answer is gone, it is rebuilt from what was read.
         """
         failure = None
         if reply.status == OK and _is_short_json(reply):
@@ -275,7 +275,7 @@ class Resolution(CallRecorder):
         if failure is None:
             yield from self._told(answer, reply, "status_read")
             return self._outcome(reply, answer)
-        status = min(failure.status, SERVER_ERROR)  # As Phase 2 would tell it (A-08).
+        status = min(failure.status, SERVER_ERROR)  # The status that Phase 2 would have (A-08).
         yield from self._told(answer, Reply(status=status, headers=reply.headers), "status_read")
         replayed = yield from self._replayed()
         if replayed is not None:

@@ -109,7 +109,7 @@ class Visits:
             if thread is None:
                 return
             self._changed.wait_for(lambda: self._turns or self._thread is not thread)
-            ends = self._thread is not thread  # If not, somebody has joined meanwhile, and it goes on for them.
+            ends = self._thread is not thread  # If not, a visitor has joined since, and the thread goes on for it.
         if ends:
             thread.join()
 
@@ -146,13 +146,13 @@ class _Opening:
         self._here: BlockingLedger | None = None
 
     async def open(self, settings: Settings) -> tuple[Ledger, BlockingLedger | None]:
-        """Whoever cannot have both undoes it."""
+        """Open both. If one fails, the portal calls ``undo``."""
         self._ledger = await Ledger.open(settings)
         self._here = await BlockingLedger.beside(self._ledger)
         return self._ledger, self._here
 
     async def undo(self) -> None:
-        """Let go of what there is."""
+        """Close the handles that were opened."""
         if self._here is not None:
             self._here.close()
         if self._ledger is not None:
@@ -180,12 +180,12 @@ class Handles:
         return is_same and self._file is not None and self._file == _file(terms)
 
     def flush(self) -> None:
-        """Write what was told behind an answer; also when a process ends without closing."""
+        """Write the outcomes recorded behind answers; also when a process ends without closing."""
         if self.here is not None and self.shares and self._pid == os.getpid():
             self.here.flush()
 
     def close(self) -> None:
-        """Let go of everything; nobody has a share any more."""
+        """Close all handles: the last share was given back."""
         atexit.unregister(self.flush)
         if self.here is not None:
             self.here.close()
@@ -199,11 +199,11 @@ class _Pool:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.handles: list[Handles] = []
-        self.on_loops: WeakSet[LoopLedger] = WeakSet()  # A loop that ended with its transports open is let go of.
+        self.on_loops: WeakSet[LoopLedger] = WeakSet()  # Weak: a loop may end with its transports open.
 
 
 _pool = _Pool()
-_left_behind: Final[list[_Pool]] = []  # By forks: not ours to close, and closing is what forgetting would do.
+_left_behind: Final[list[_Pool]] = []  # By forks. The child must not close them, and dropping the last reference would.
 
 
 def _begin_anew() -> None:
@@ -230,7 +230,7 @@ def take_share(settings: Settings) -> Handles:
 
 
 def give_back(handles: Handles) -> None:
-    """Closes the handles if it was the last share; else what was told so far is made durable."""
+    """Close the handles if it was the last share; else make the outcomes recorded so far durable."""
     with _pool.lock:
         handles.shares -= 1
         is_last = not handles.shares
@@ -260,7 +260,7 @@ class LoopLedger:
         return self._ledger is None or (self._ledger.is_alive and self._file is not None and self._file == _file(terms))
 
     async def open(self, settings: Settings) -> Ledger:
-        """The ledger. Whoever comes while it is being opened waits; if it cannot be, they try for themselves."""
+        """The ledger. Concurrent callers share one opening; if it fails, each waiting caller tries in its turn."""
         async with self._turn:
             if self._ledger is None:
                 self._ledger = await Ledger.open(settings)
@@ -268,12 +268,12 @@ class LoopLedger:
             return self._ledger
 
     async def close(self) -> None:
-        """Nobody has a share any more."""
+        """Close the ledger: the last share was given back."""
         if self._ledger is not None:
             await self._ledger.close()
 
     async def flush(self) -> None:
-        """Write what was told behind an answer."""
+        """Write the outcomes recorded behind answers."""
         if self._ledger is not None:
             await self._ledger.flush()
 
@@ -293,7 +293,7 @@ async def take_share_on_loop(settings: Settings) -> tuple[LoopLedger, Ledger]:
 
 
 async def give_back_on_loop(shared: LoopLedger) -> None:
-    """Closes the ledger if it was the last share; else what was told so far is made durable."""
+    """Close the ledger if it was the last share; else make the outcomes recorded so far durable."""
     with _pool.lock:
         shared.shares -= 1
         is_last = not shared.shares

@@ -108,7 +108,7 @@ class Awaited(AsyncBase):
 
 
 class BlockedGuard(SyncBase):
-    """A stream whose reader hears of a break as a PhaseError."""
+    """A stream whose reader receives a PhaseError if it breaks off."""
 
     def __init__(self, stream: Any, checked: Checked, breaks: tuple[type[Exception], ...], info: CallInfo) -> None:
         self._stream, self._checked, self._breaks, self._info = stream, checked, breaks, info
@@ -125,7 +125,7 @@ class BlockedGuard(SyncBase):
 
 
 class AwaitedGuard(AsyncBase):
-    """A stream whose reader hears of a break as a PhaseError."""
+    """A stream whose reader receives a PhaseError if it breaks off."""
 
     def __init__(self, stream: Any, checked: Checked, breaks: tuple[type[Exception], ...], info: CallInfo) -> None:
         self._stream, self._checked, self._breaks, self._info = stream, checked, breaks, info

@@ -64,11 +64,11 @@ class TwoPhaseTransport(SyncBase):
         return http.finished(outcome)
 
     def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
-        """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
+        """Take every open call without a driver to its outcome, once; the transport also does so at intervals."""
         return self._machinery.reconcile(limit=limit, progress=progress)
 
     def close(self) -> None:
-        """Stop reconciling, let go of the ledger and of the connections."""
+        """Stop reconciling, give the ledger back and close the connections."""
         self._machinery.close()
         for inner in (self._given, *_own_process(self._inner)):
             if inner is not None:
@@ -100,7 +100,7 @@ class TwoPhaseTransport(SyncBase):
         return self._inner[pid, library]
 
     def _own(self) -> Blocking:
-        """The way to send what no caller asked for."""
+        """What the reconciler sends with: no caller asked for its requests."""
         library = _library_behind(self._given, self._inner)
         return Blocking(self._inner_of(library), library, self._settings.max_body_bytes)
 
@@ -137,11 +137,11 @@ class AsyncTwoPhaseTransport(AsyncBase):
         return http.finished(outcome)
 
     async def reconcile(self, *, limit: int = MOST, progress: Progress | None = None) -> Reconciliation:
-        """Take every open call that nobody drives to its outcome, once around; it happens by itself as well."""
+        """Take every open call without a driver to its outcome, once; the transport also does so at intervals."""
         return await self._machinery.reconcile(self._own, limit=limit, progress=progress)
 
     async def aclose(self) -> None:
-        """Stop reconciling, let go of the ledger and of the connections."""
+        """Stop reconciling, give the ledger back and close the connections."""
         await self._machinery.close()
         for inner in (self._given, *_own_process(self._inner)):
             if inner is not None:

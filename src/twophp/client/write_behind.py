@@ -1,8 +1,9 @@
-"""Outcomes on their way to the disk, behind the answers that told them (ADR 19).
+"""Outcomes on their way to the disk, behind the answers that brought them (ADR 19).
 
-How a call ended is the server's to remember. The client's row is durable before Phase 2, so whoever finds it open asks
-with the same ids and is told the same. Nobody therefore has to wait for the second write: it goes to the disk with the
-next row that somebody does wait for, or by itself a moment later. A caller in a loop pays for one flush a call.
+The server remembers how a call ended. The client's row is durable before Phase 2, so a reconciler that finds it open
+asks with the same ids and gets the same answer. No caller therefore has to wait for the second write: it goes to the
+disk with the next row that a caller does wait for, or by itself a moment later. A caller in a loop pays for one flush a
+call.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MOST: Final = 1_024
 
 
 class WriteBehindQueue(ABC):
-    """What was told and is not durable yet, at most ``MOST``. ``add`` may be called from any thread."""
+    """Outcomes that are not durable yet, at most ``MOST``. ``add`` may be called from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -37,7 +38,7 @@ class WriteBehindQueue(ABC):
         self._is_closed = False
 
     def add(self, client_correlation_id: str, told: ServerReply) -> bool:
-        """Take it. False if there is no room, or one of the same call: then whoever was told waits for the disk."""
+        """Queue an outcome. False if there is no room, or one of the same call waits: then the caller writes it."""
         with self._lock:
             if self._is_closed or len(self._ids) >= MOST or client_correlation_id in self._ids:
                 return False
@@ -50,12 +51,12 @@ class WriteBehindQueue(ABC):
         return True
 
     def hurry(self) -> None:
-        """Begin to write all that waits, because somebody goes to the disk anyway: one flush for both."""
+        """Begin to write all that waits, because another writer flushes anyway: one flush serves both."""
         if not self._waiting:
             return
         with self._lock:
             begun = [(id_, told, self._begin(id_, told)) for id_, told in self._waiting.items()]
-            self._waiting.clear()  # Not before they are begun: whoever finds nothing waiting is behind them.
+            self._waiting.clear()  # After their writes began: a thread that finds it empty is ordered behind them.
         for id_, told, refusal in begun:
             if refusal is not None:
                 self._ended(id_, told, None, refusal)
@@ -65,7 +66,7 @@ class WriteBehindQueue(ABC):
         """Begin to write one, or say why not. Called with the lock, so it waits for nothing."""
 
     def _look(self) -> None:
-        """Write what nobody has come by to take along. Looks again until nothing has come since."""
+        """Write what no other write has taken along. Look again every DELAY_S, until nothing new has come."""
         with self._lock:
             self._is_watched, self._has_news = self._has_news, False
         if self._is_watched:
@@ -77,7 +78,7 @@ class WriteBehindQueue(ABC):
             self._is_closed = True
 
     def _ended(self, id_: str, told: ServerReply, decision: CallDecision | None, error: TwoPHPError | None) -> None:
-        """What cannot be written leaves its row open, and the reconciler asks the server."""
+        """Log an outcome that could not be written: its row stays open, and the reconciler asks the server."""
         with self._lock:
             self._ids.discard(id_)
         ids = {"client_correlation_id": id_, "server_correlation_id": told.server_correlation_id}
@@ -97,13 +98,13 @@ class BehindOnLoop(WriteBehindQueue):
         self._writing: dict[str, asyncio.Task[None]] = {}
 
     async def caught_up(self, client_correlation_id: str) -> None:
-        """Nothing about this call is on its way any more: what the store says of it is all there is."""
+        """Return when no outcome of this call is on its way: then the store holds all that is known of it."""
         self.hurry()
         if (writing := self._writing.get(client_correlation_id)) is not None:
             await asyncio.wait([writing])
 
     async def flush(self) -> None:
-        """Everything that was taken before is written, or was said to have failed."""
+        """Return when every queued outcome is written, or its failure is logged."""
         self.hurry()
         if self._writing:
             await asyncio.wait(list(self._writing.values()))
@@ -113,7 +114,7 @@ class BehindOnLoop(WriteBehindQueue):
         self._refuse()
         await self.flush()
 
-    def _begin(self, client_correlation_id: str, told: ServerReply) -> None:  # It is the task that hears of a refusal.
+    def _begin(self, client_correlation_id: str, told: ServerReply) -> None:  # The task receives a refusal.
         self._writing[client_correlation_id] = self._loop.create_task(self._written(client_correlation_id, told))
 
     async def _written(self, client_correlation_id: str, told: ServerReply) -> None:
