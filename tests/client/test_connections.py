@@ -1,4 +1,4 @@
-"""An answer that nobody gets gives its connection back: a transport does not run out of them."""
+"""An answer that no caller receives gives its connection back: a transport does not run out of connections."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.client.callers import PATIENCE_S, Losing, caller, settings
 from tests.client.shop import served
 from twophp.client import AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport
 from twophp.client.ledger import Ledger
+from twophp.core.call_commands import ServerReply
 from twophp.core.errors import ConfigError
 from twophp.stores.clock import system_clock
 
@@ -68,7 +69,7 @@ def test_a_cancelled_call_costs_no_connection(tmp_path: Path, monkeypatch: pytes
     record = Ledger.record
 
     async def cancelled(ledger: Ledger, id_: str, command: Any, request: bytes | None = None) -> Any:
-        if type(command).__name__ == "Told":
+        if isinstance(command, ServerReply):
             raise asyncio.CancelledError
         return await record(ledger, id_, command, request)
 
