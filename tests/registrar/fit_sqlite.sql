@@ -1,4 +1,4 @@
--- Somebody's own table that is fit, by means of its own.
+-- An operator's own table that is fit, by means of its own.
 CREATE TABLE ledger (
     id                         INTEGER PRIMARY KEY,
     logical_request_key        TEXT NOT NULL UNIQUE,

@@ -29,7 +29,7 @@ TABLES = (*KEPT, "registrar_gate", "registrar_fence", "journal", "meta")
 
 
 class HandClock:
-    """A clock that moves when it is told to."""
+    """A clock that moves when a test says so."""
 
     def __init__(self) -> None:
         self.now = T0
@@ -39,7 +39,7 @@ class HandClock:
 
 
 class Scene:
-    """A registrar with its gate open, and whatever is asked of it."""
+    """A registrar with its gate open, and short ways to use it."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
@@ -87,7 +87,7 @@ class Scene:
         return {table: self.query(f"SELECT count(*) FROM {table}") for table in TABLES}  # noqa: S608 - our names
 
     def tampering(self, *statements: str) -> None:
-        """What somebody can do who has the file: as the registrar if he likes, and without triggers."""
+        """What an attacker with the file can do: as the registrar, and without triggers."""
         with closing(apsw.Connection(self.path)) as connection:
             as_registrar(connection)
             for name, kind in list(connection.execute("SELECT name, tbl_name FROM sqlite_schema WHERE type='trigger'")):

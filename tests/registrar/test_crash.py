@@ -38,7 +38,7 @@ def test_RP_06_killed_after_the_commit_everything_is_there(filed: Scene) -> None
     assert found is not None
     assert found.verify_status is VerifyStatus.PENDING
     resolved = filed.registrar.resolve("lrk-1")
-    assert (resolved.code, resolved.state) == ("CONSUMED", State.CLOSED)  # Verified before anybody is answered.
+    assert (resolved.code, resolved.state) == ("CONSUMED", State.CLOSED)  # Verified before the caller is answered.
     again = filed.registrar.register(msgspec.structs.replace(request, attempt_id="a-2"))
     assert (again.code, again.result) == ("REPLAY_ATTEMPT_NO_BYPASS", resolved.result)
     assert filed.effects() == 1
@@ -87,7 +87,7 @@ def test_a_forked_child_is_told_to_open_its_own(filed: Scene) -> None:
 
 
 def _as_a_child(scene: Scene) -> int:
-    signal.alarm(30)  # Whoever waits for a thread that stayed behind dies of it.
+    signal.alarm(30)  # Ends a child that waits for a thread of its parent.
     try:
         scene.registrar.status()
     except StoreUnavailable as error:

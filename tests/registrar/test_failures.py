@@ -1,7 +1,7 @@
 """RP-01 to RP-10: what is answered, and that the forbidden fail-open cannot happen.
 
 Each answer is shown on every store. Where the fail-open would be a second row, the database itself is asked for it by
-somebody who may write: it refuses, whatever the rules above it would say.
+a connection that may write: it refuses, even where the rules above it would not.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def test_RP_10_an_attempt_ledger_is_no_replay_store(filed: Scene) -> None:  # no
     assert evaluate_surface(filed.url, "iu_route_attempt").code == "REPLAY_SURFACE_NOT_FIT"
     request = filed.asks()
     with Registrar(filed.url, surface="iu_route_attempt") as misled:
-        # Forbidden: treating it as single-use. The gate that was open is shut, for everybody.
+        # Forbidden: treating it as single-use. The gate that was open is shut, for every process.
         with pytest.raises(Refused, match="iu_route_attempt is not proven fit") as caught:
             misled.open_gate("board-7")
         assert caught.value.code == "REPLAY_SURFACE_NOT_FIT"
@@ -195,7 +195,7 @@ def test_RP_10_an_attempt_ledger_is_no_replay_store(filed: Scene) -> None:  # no
 
 @pytest.mark.req("REG-1-01", "REG-1-02", "REG-1-05", "REG-1-12", "A-85", "A-86", "A-91")
 def test_the_database_refuses_a_second_row_on_each_axis_by_itself(filed: Scene) -> None:
-    """Whoever changes all but one axis is refused for that one; whoever changes all is let in."""
+    """A row that changes all but one axis is refused for that one; a row that changes all is let in."""
     filed.registered()
     axes: dict[str, dict[str, str]] = {
         "key": {"logical_request_key": "k"},

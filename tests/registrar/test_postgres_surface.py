@@ -39,7 +39,7 @@ KNOCKED_OUT = {
     "a column that binds may be NULL": ("ALTER TABLE ledger ALTER run_id DROP NOT NULL", "b"),
     "any domain": ("ALTER TABLE ledger DROP CONSTRAINT ledger_domain_check", "c"),
     "a nonce that is not single-use": ("ALTER TABLE ledger DROP CONSTRAINT ledger_authorization_nonce_key", "d"),
-    "anybody may insert": ("GRANT INSERT ON ledger TO PUBLIC; GRANT USAGE ON SCHEMA public TO PUBLIC", "e"),
+    "any role may insert": ("GRANT INSERT ON ledger TO PUBLIC; GRANT USAGE ON SCHEMA public TO PUBLIC", "e"),
     "rows can be changed": ("DROP TRIGGER ledger_rows ON ledger", "eh"),
     "a trigger that is switched off": ("ALTER TABLE ledger DISABLE TRIGGER ledger_rows", "eh"),
     "it can be emptied": ("DROP TRIGGER ledger_all ON ledger", "eh"),

@@ -74,7 +74,7 @@ def one_winner(decisions: list[Decision]) -> None:
 @pytest.mark.req("REG-RP-09", "REG-S4", "REG-3-07", "A-88", "T3-9")
 @pytest.mark.parametrize("own_nonces", [False, True])
 def test_RP_09_of_many_threads_one_wins(filed: Scene, own_nonces: bool) -> None:  # noqa: N802
-    """The write lock is held until all of them have called: whoever is late is not late by luck."""
+    """The write lock is held until all of them have called: no thread is late by chance."""
     asked = requests(filed, THREADS, own_nonces=own_nonces)
     called = threading.Semaphore(0)
     crowds = filed.registrar._registrar._crowds

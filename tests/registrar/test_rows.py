@@ -24,7 +24,7 @@ from twophp.stores.sqlite.verify import verify
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A row in every table. One for all: whatever is tried on it is refused."""
+    """A row in every table. One for all tests: every change tried on it is refused."""
     with closing(Scene(sqlite_url(tmp_path_factory.mktemp("full")), verifier=lambda _row: False)) as scene:
         scene.registrar.open_gate("board-7")
         scene.registrar.resolve("lrk-1")

@@ -24,7 +24,7 @@ from twophp.registrar.witness import Witness
 
 
 def parts(scene: Scene) -> Any:
-    """The registrar's inside, for whoever breaks it on purpose."""
+    """The registrar's inside, for tests that break it on purpose."""
     return scene.registrar._registrar._opened
 
 
@@ -146,7 +146,7 @@ def test_a_commit_that_fails_shows_nothing_and_sends_to_resolve(filed: Scene, er
 @pytest.mark.req("REG-S1", "A-93")
 @pytest.mark.parametrize("part", ["store", "audit"])
 def test_a_registrar_recovers_by_itself_from_a_commit_that_nobody_could_tell_of(filed: Scene, part: str) -> None:
-    """Whoever comes next has nothing to resolve: it was somebody else's nonce, verdict or line."""
+    """The next caller has nothing to resolve: the nonce, verdict or line was another caller's."""
     getattr(parts(filed), part)._writer._poison = StorePoisoned("a commit failed; open it anew")
     request = filed.asks()
     assert filed.registrar.register(filed.asks(authorization_nonce="junk")).code == "NONCE_UNBOUND"

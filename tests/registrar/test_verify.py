@@ -1,4 +1,4 @@
-"""Whoever goes round the triggers and changes the registrar's rows is found by ``twophp ledger verify``."""
+"""``twophp ledger verify`` finds a change to the registrar's rows that went round the triggers."""
 
 from __future__ import annotations
 

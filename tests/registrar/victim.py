@@ -1,7 +1,7 @@
 """One attempt in a process of its own: ``python -m tests.registrar.victim DATABASE REQUEST WHEN``.
 
 ``WHEN`` says what happens to it: ``before_commit`` and ``after_commit`` kill it there; ``waiting`` makes it stop after
-its first look, say ``looked``, and go on when somebody writes a line. What it was told goes to stdout as JSON.
+its first look, say ``looked``, and go on when the test writes a line. The answer it got goes to stdout as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The registrar: a logical request is consumed once, whatever nonce or attempt comes. No HTTP is needed."""
+"""The registrar: a logical request is consumed once, with any nonce and any attempt. No HTTP is needed."""
 
 from twophp.core.compensation import CompensationDecision
 from twophp.core.registrar import Decision

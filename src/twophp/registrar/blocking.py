@@ -23,7 +23,7 @@ from twophp.stores.portal import Portal
 
 
 class Registrar:
-    """A logical request is consumed once, whatever nonce or attempt comes. See ``AsyncRegistrar`` for every contract.
+    """A logical request is consumed once, with any nonce and any attempt. See ``AsyncRegistrar`` for every contract.
 
     Threads that call at the same time share one transaction.
     """
@@ -58,12 +58,12 @@ class Registrar:
 
     def close(self) -> None:
         """Finish what was accepted and let go. Closing twice is closing once, and a forked child closes nothing."""
-        with suppress(StoreUnavailable):  # It is closed, or the parent's.
+        with suppress(StoreUnavailable):  # The registrar is closed, or belongs to the parent process.
             self._portal.run(self._registrar.close())
         self._portal.close()
 
     def probe(self) -> SurfaceReport:
-        """Prove the surface again; a proof that fails puts everybody on hold."""
+        """Prove the surface again; a proof that fails puts every caller on hold."""
         return self._portal.run(self._registrar.probe())
 
     def open_gate(self, authority_ref: str) -> Status:

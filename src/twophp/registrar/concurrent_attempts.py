@@ -1,9 +1,9 @@
 """Attempts that are under way for the same logical key in this process (S4).
 
-An attempt has raced when the key was free as it began and is consumed as it decides. When did it begin? When its
-caller called, which may be long before it gets its turn. So all that are under way at the same time share one look at
-the key, made for the first of them: the *crowd*. It ends when its winner is answered, or the first that lost to
-somebody outside of it, or its last member; whoever calls later looks for himself, and finds what was decided.
+An attempt has raced when the key was free as it began and is consumed as it decides. It begins when its caller calls,
+which may be long before it gets its turn. So all attempts that are under way at the same time share one look at the
+key, made for the first of them: the *crowd*. The crowd ends when its winner is answered, or the first member that lost
+to an attempt outside of it, or its last member. A later caller looks again, and finds what was decided.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ConcurrentAttempts:
 
     def __init__(self) -> None:
         self.members = 0
-        self.was_free: bool | None = None  # Nobody has looked.
+        self.was_free: bool | None = None  # None: no member has looked yet.
         self.has_won = False  # The key was consumed by one of them.
 
 
@@ -28,7 +28,7 @@ class Crowds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # An attempt that was cancelled before it began never leaves: its crowd goes with whoever still holds it.
+        # Weak: an attempt that was cancelled before it began never leaves, so the crowd ends with its last reference.
         self._by_key: WeakValueDictionary[str, ConcurrentAttempts] = WeakValueDictionary()
 
     def join(self, key: str) -> ConcurrentAttempts:
@@ -39,7 +39,7 @@ class Crowds:
             return crowd
 
     def leave(self, key: str, crowd: ConcurrentAttempts, *, over: bool) -> None:
-        """One member is done. ``over``: so is the race, and whoever comes from now on comes too late for it."""
+        """One member is done. ``over``: so is the race, and a later attempt begins a crowd of its own."""
         with self._lock:
             crowd.members -= 1
             if (over or not crowd.members) and self._by_key.get(key) is crowd:

@@ -1,7 +1,7 @@
 """Criteria (a) to (h): what each asks of a table, by its schema and by trying.
 
 A criterion returns its reasons against the table; none is a proof. Every attempt to break a rule has a counterpart that
-must succeed, so a table that refuses everything proves nothing. Whatever goes wrong while probing is a reason, too.
+must succeed, so a table that refuses everything proves nothing. An error while probing is a reason, too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def _reasons(probe: Callable[[], Coroutine[Any, Any, list[str]]]) -> list[
         return await probe()
     except ProbeBroke as broke:
         return [str(broke)]
-    except Exception as error:  # noqa: BLE001 - fail closed: whatever it was, nothing was proven (REG-6-09).
+    except Exception as error:  # noqa: BLE001 - fail closed: after any error nothing was proven (REG-6-09).
         return [f"the probe broke: {error!r}"]
 
 
@@ -126,10 +126,10 @@ class Probes:
         return reasons
 
     async def _e(self) -> list[str]:
-        """The registrar alone writes, and nobody changes what is written."""
+        """The registrar alone writes, and no connection changes what is written."""
         reasons = [f"{who} may insert as well" for who in self._shape.strangers]
         if (await self._bench.insert_as_stranger(self._row(1))).done:
-            reasons.append("tried: whoever is not the registrar can insert")
+            reasons.append("tried: a connection that is not the registrar's can insert")
         first = await self._begin()
         return reasons + await self._changes_to(self._bench, self._shape, first)
 

@@ -1,4 +1,4 @@
-"""The registrar, asynchronous: look, decide and write in one transaction, verify with other eyes, note refusals.
+"""The registrar, asynchronous: look, decide and write in one transaction, verify on another connection, note refusals.
 
 The order of one registration:
 
@@ -7,7 +7,7 @@ The order of one registration:
 3. the paired verifier reads the committed rows back, and its verdict is a row of its own (A-92);
 4. what was refused is noted on a connection of its own, after everything was rolled back (A-93).
 
-Whoever answers from a record that has no verdict yet asks the verifier first.
+An answer from a record that has no verdict yet asks the verifier first.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ Verifier = Callable[[Registration], bool]
 
 
 class AsyncRegistrar:
-    """A logical request is consumed once, whatever nonce or attempt comes. Use it from one event loop.
+    """A logical request is consumed once, with any nonce and any attempt. Use it from one event loop.
 
     ``verifier`` is asked beside our own read-back and can only make it stricter. With ``strict_effect_identity`` the
-    same operation on the same target and artifact is one effect in every run; a database keeps to what it began with,
-    which is False unless somebody said otherwise.
+    same operation on the same target and artifact is one effect in every run; a database keeps the setting it
+    began with, which is False by default.
     ``surface`` names the table to register in; any but our own is examined, and holds the gate shut.
     """
 
@@ -111,7 +111,7 @@ class AsyncRegistrar:
         await self.close()
 
     async def start(self) -> None:
-        """Open the store, prove the surface, and ask the verifier about whatever has no verdict yet."""
+        """Open the store, prove the surface, and ask the verifier about every record without a verdict."""
         if self._parts is not None:
             return
         self._parts = await open_parts(self._url, self._clock)
@@ -126,7 +126,7 @@ class AsyncRegistrar:
             raise
 
     async def close(self) -> None:
-        """Finish what was accepted and let go. Closing twice is closing once."""
+        """Finish what was accepted and close the store. Closing twice is closing once."""
         parts, self._parts = self._parts, None
         if parts is not None:
             await parts.close()
@@ -134,7 +134,7 @@ class AsyncRegistrar:
     # Authority: the gate and the nonces.
 
     async def probe(self) -> SurfaceReport:
-        """Prove the surface again. If that fails, everybody is back on hold (A-94)."""
+        """Prove the surface again. If that fails, every caller is back on hold (A-94)."""
         async with self._probing:
             return await self._prove()
 
@@ -150,7 +150,7 @@ class AsyncRegistrar:
     async def open_gate(self, authority_ref: str) -> Status:
         """Let registrations proceed, on the word of ``authority_ref``. Needs a proven surface, which is proven now."""
         if not is_text(authority_ref) or not authority_ref.strip():
-            raise Refused("the gate opens on somebody's word: name the authority", code=REGISTRATION_HOLD)
+            raise Refused("the gate opens on an authority's word: name the authority", code=REGISTRATION_HOLD)
         report = await self.probe()
         if not report.fit:
             failed = ", ".join(report.verdict.failed)
@@ -186,7 +186,7 @@ class AsyncRegistrar:
     def register(self, request: RegistrationRequest) -> Coroutine[Any, Any, Decision]:
         """Consume the logical key and write its inert registration, or say why not (T3).
 
-        The attempt begins with this call, not when it is awaited: whoever wins meanwhile has won a race against it.
+        The attempt begins with this call, not when it is awaited: an attempt that wins in between has won a race.
         """
         crowd = self._crowds.join(_text(request.logical_request_key))
         return self._register(request, crowd)
@@ -232,7 +232,7 @@ class AsyncRegistrar:
         return registrar.Facts(gate_open=gate is not None and gate.is_open, surface_fit=fit)
 
     async def _after(self, decision: Decision) -> Decision:
-        """The decision with the verifier's word: what is PENDING is verified before anybody is answered (A-92)."""
+        """The decision with the verifier's word: what is PENDING is verified before the caller is answered (A-92)."""
         found = decision.result
         if found is None or found.verify_status is not VerifyStatus.PENDING:
             return decision
@@ -285,7 +285,7 @@ class AsyncRegistrar:
     # The verifier.
 
     async def _verify_all_of(self, key: str) -> None:
-        """Verdicts for whatever of a key has none, since the next decision asks for them."""
+        """Verify every record of a key without a verdict, since the next decision asks for the verdicts."""
         found = await self._witness.find(key)
         if found is not None and found.verify_status is VerifyStatus.PENDING:
             await self._verify(Unverified("registration", key, key))
@@ -293,13 +293,13 @@ class AsyncRegistrar:
             await self._verify(Unverified("compensation", row.authorization_nonce, key))
 
     async def _verify(self, one: Unverified) -> VerifyStatus:
-        """The verdict, written down. Trouble of any kind proves nothing: it stays PENDING, and is never PASS."""
+        """Write the verdict down. An error of any kind proves nothing: the verdict stays PENDING, and is never PASS."""
         try:
             status = await self._read_back(one)
             if status is VerifyStatus.PENDING:
                 return status
             verdict: VerifyStatus = await self._transact(changes.verifying(one, status))
-        except (Exception, SystemExit):  # The latter would end the event loop, with everybody who waits for it.
+        except (Exception, SystemExit):  # SystemExit would end the event loop and all its callers.
             log.exception("the verifier could not speak about %s %s", one.about, one.subject)
             return VerifyStatus.PENDING
         return verdict
@@ -358,7 +358,7 @@ class AsyncRegistrar:
         """Whether the surface is proven fit as it is: a proof holds for the schema that it was made over."""
         if self._witness.schema() != self._proven_schema:
             async with self._probing:
-                if self._witness.schema() != self._proven_schema:  # Nobody else has proven it meanwhile.
+                if self._witness.schema() != self._proven_schema:  # No other task has proven it since.
                     await self._prove()
         return self._report is not None and self._report.fit
 

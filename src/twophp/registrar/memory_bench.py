@@ -66,7 +66,7 @@ class MemoryBench:
         return await self._put(self._type(**row))
 
     async def insert_as_stranger(self, row: Values) -> Tried:
-        """See ``Bench.insert_as_stranger``: nobody else has this process's memory."""
+        """See ``Bench.insert_as_stranger``: no other process reaches this memory."""
         del row
         return refused("memory belongs to this process")
 

@@ -27,7 +27,7 @@ class Opened(msgspec.Struct, kw_only=True):
     path: str = ""
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close the store and every connection."""
         self.witness.close()
         try:
             await self.audit.close()

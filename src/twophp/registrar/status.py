@@ -27,7 +27,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_proceed(self) -> bool:
-        """The same as a truth value."""
+        """Whether registrations may proceed, as a truth value."""
         return self.registration_can_proceed == "YES"
 
     @classmethod

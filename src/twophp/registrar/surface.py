@@ -108,7 +108,7 @@ async def _if_there(audit: Bench) -> Bench | None:
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run it wherever we are, also inside somebody's event loop."""
+    """Run it from any thread, also inside a running event loop."""
     with Portal("twophp-surface") as portal:
         return portal.run(coroutine)
 

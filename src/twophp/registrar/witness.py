@@ -1,4 +1,4 @@
-"""Who reads for the registrar, beside the handle that writes: the paired verifier's eyes, and everybody's who asks."""
+"""Reads for the registrar, beside the handle that writes: for the paired verifier, and for every caller that asks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Witness(Protocol):
     """An independent reader of what is committed."""
 
     def schema(self) -> int:
-        """A number that changes when anybody alters a table or a trigger."""
+        """A number that changes when a table or a trigger is altered."""
         ...
 
     async def look(self, key: str) -> Look:
@@ -77,12 +77,12 @@ class Witness(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
         ...
 
 
 class MemoryWitness:
-    """The same for a store that has no second connection: it asks by key, and remembers nothing itself."""
+    """The witness of a store that has no second connection: it reads by key, and remembers nothing itself."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -160,7 +160,7 @@ class MemoryWitness:
         return found
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
     async def _get(self, *keys: Key) -> Sequence[Any]:
         return await self._store.read(keys)
