@@ -1,4 +1,4 @@
-"""A tracker with a clock set by hand, over either store, and short ways to look at it."""
+"""A tracker with a clock that the test sets, over either store, and short ways to look at it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scene:
         self.clock = HandClock()
 
     def tracker(self, **options: Any) -> ObligationTracker:
-        """Open a tracker that scans only when it is told to, unless the test says otherwise."""
+        """Open a tracker that scans only when the test asks for it, unless the test says otherwise."""
         return ObligationTracker(self.url, **({"clock": self.clock, "scan_interval_secs": None} | options))
 
 
@@ -53,7 +53,7 @@ def refused(code: str) -> Iterator[pytest.ExceptionInfo[ObligationError]]:
 
 
 class Sink:
-    """Where effects become visible. It fails as often as it is told to, and lets a test wait for what arrives."""
+    """Where effects become visible. It fails ``failures`` times, and lets a test wait for what arrives."""
 
     def __init__(self, failures: int = 0) -> None:
         self.seen: list[Effect] = []

@@ -125,7 +125,7 @@ def test_audit(scene: Scene, ids: list[str], tmp_path: Path) -> None:
     whole = run(scene, "audit", "--check", str(file))
     assert (whole.exit_code, whole.stdout.rstrip().endswith("says the same")) == (OK, True)
     first, *others = export.splitlines(keepends=True)
-    file.write_bytes(first)  # An older export, or one that was cut off: nobody can tell, so it is said.
+    file.write_bytes(first)  # An older export, or one that was cut off: the two look alike, so it is said.
     assert f"it goes on with {len(others)} event" in run(scene, "audit", "--check", str(file)).stdout
     file.write_bytes(export.replace(b'"t1"', b'"t9"', 1))
     assert not document(scene, "audit", "--check", str(file), exit_code=FOUND)["holds"]

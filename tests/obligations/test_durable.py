@@ -85,7 +85,7 @@ def test_a_forked_child_is_told_to_open_its_own(scene: Scene) -> None:
 
 
 def _as_a_child(tracker: ObligationTracker) -> int:
-    signal.alarm(round(GUARD_S))  # Whoever waits for a thread that stayed behind dies of it.
+    signal.alarm(round(GUARD_S))  # Ends a child that waits for a thread of its parent.
     try:
         tracker.reserve("publish", {"key": "child"}, "t")
     except StoreUnavailable as error:

@@ -34,7 +34,7 @@ def test_an_effect_is_visible_after_the_commit_and_not_before(scene: Scene) -> N
         assert (seen.flow, seen.key, seen.trace_id, seen.payload) == ("publish", "done", "t2", {"key": "done", "n": 7})
         tracker.rollback(held, "t")
         other = tracker.reserve("revoke", {"key": "x"}, "t")
-        tracker.commit(other, "t")  # Nobody asked to see this flow.
+        tracker.commit(other, "t")  # No effect is declared for this flow.
     assert sink.ids == [done]
 
 

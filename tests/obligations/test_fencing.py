@@ -1,4 +1,4 @@
-"""Fencing tokens: one holder, numbers that only rise, and no say for whoever lost the resource."""
+"""Fencing tokens: one holder, numbers that only rise, and no say for a former holder."""
 
 from __future__ import annotations
 

@@ -118,13 +118,13 @@ async def test_effects_are_visible_once_the_intent_is_committed_and_not_before(s
 
 
 @pytest.mark.req("A-81", "OBL-INV-2", "OBL-ERR-4")
-@pytest.mark.parametrize("how", ["overdue", "scanned", "released by somebody"])
+@pytest.mark.parametrize("how", ["overdue", "scanned", "released from outside"])
 async def test_an_intent_is_not_committed_without_all_of_them(store: str, how: str) -> None:
     orders = Orders()
 
     async def does(obligations: BoundObligations) -> None:
         await reserve_two(obligations)
-        if how == "released by somebody":
+        if how == "released from outside":
             (last,) = await service.server.store.obligations(Obligations(key="b"))
             await service.server.obligations.rollback(last.obligation_id, Rollback(trace_id="t"))
             return

@@ -1,4 +1,4 @@
-"""The six invariants, each a property of whatever random interleavings of threads and of processes leave behind."""
+"""The six invariants, each a property of what random interleavings of threads and of processes leave behind."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def processes_on(path: Path, seed: int, *, killed: bool) -> Remains:
     sink = Sink()
 
     def later() -> int:
-        """So late that every lease and every timeout of whoever is gone has ended."""
+        """So late that every lease and every timeout of a dead process has ended."""
         return system_clock() + 3_600_000
 
     with ObligationTracker(url, scan_interval_secs=5, clock=later, effects={"publish": sink}) as tracker:
@@ -106,7 +106,7 @@ def test_INV_OBL_TWO_PHASE(remains: Remains) -> None:  # noqa: N802 - the contra
 
 @pytest.mark.req("OBL-INV-2", "A-73", "OBL-OV-2")
 def test_INV_OBL_NO_LEAK(remains: Remains) -> None:  # noqa: N802
-    """After a scan nobody is Reserved at or over the timeout, and nobody ever committed that late."""
+    """After a scan no obligation is Reserved at or over the timeout, and none was ever committed that late."""
     for one in remains.obligations.values():
         if one.state == "Reserved":
             assert remains.now - one.reserved_at < one.timeout_ms
@@ -149,7 +149,7 @@ def test_INV_OBL_AUDIT_COMPLETE(remains: Remains) -> None:  # noqa: N802
 
 @pytest.mark.req("OBL-INV-6", "OBL-LEAK-6", "OBL-LEAK-7")
 def test_INV_OBL_SCAN_PERIODIC(remains: Remains) -> None:  # noqa: N802
-    """The oracle came by by itself, again and again, and nobody leaked twice whoever else was scanning."""
+    """The scan ran by itself, again and again, and none leaked twice although other processes scanned."""
     scans = [line for line in remains.audit if line.code == "OBL-005"]
     assert len([scan for scan in scans if not scan.trace_id]) >= 1
     told = [re.fullmatch(r"scanned=(\d+) leaked=(\d+)", scan.detail) for scan in scans]

@@ -67,7 +67,7 @@ class Walk:
 @pytest.mark.parametrize("seed", range(4))
 def test_both_ways_answer_the_same_and_leave_the_same_behind(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twophp.obligations.runtime.ids_in_order", lambda: map("o-{}".format, count()).__next__)
-    short, long = Walk(seed), Walk(seed, metrics=CollectorRegistry())  # Whoever tells of decisions takes the long way.
+    short, long = Walk(seed), Walk(seed, metrics=CollectorRegistry())  # A tracker with metrics takes the long way.
     assert isinstance(short.tracker._at_once, MemoryStore)
     assert long.tracker._at_once is None
     for number in range(STEPS):

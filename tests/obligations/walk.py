@@ -59,7 +59,7 @@ def acting(url: str) -> Iterator[ObligationTracker]:
 
 
 class Walk:
-    """One thread's steps. Whatever is refused must be refused with a code that the contract has for it."""
+    """One thread's steps. A refusal must have a code that the contract has for it."""
 
     def __init__(
         self, tracker: ObligationTracker, source: random.Random, pass_time: Callable[[], None] | None = None
@@ -102,7 +102,7 @@ class Walk:
             self._tracker.run_leak_scan("t-scan")
 
     def _some(self) -> str | None:
-        """One of ours that we made lately, or somebody else's."""
+        """One of ours that we made lately, or another thread's."""
         if self._source.random() < 0.3:
             others = self._tracker.list(state="Reserved", limit=5)
             if others:
@@ -125,7 +125,7 @@ class Remains:
     now: int
     obligations: dict[str, Obligation]
     audit: list[AuditLine]
-    effects: Counter[str] | None  # None where nobody wants to see them.
+    effects: Counter[str] | None  # None where no test asks for them.
     applied: list[str] | None  # The business rows; None where the store takes none.
 
 
@@ -154,7 +154,7 @@ def walk_in_threads(tracker: ObligationTracker, seed: int, pass_time: Callable[[
 
 
 def remains_of(tracker: ObligationTracker, sink: Sink | None, shown: list[str], path: Path | None) -> Remains:
-    """Look at everything, once what is committed has been delivered by whoever delivers it."""
+    """Look at everything, once what is committed has been delivered."""
     tracker.run_leak_scan("t-last")
     found = {one.obligation_id: one for one in tracker.list(limit=10_000)}
     committed = {oid for oid, one in found.items() if one.state == "Committed" and one.flow == "publish"}

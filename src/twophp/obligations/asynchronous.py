@@ -18,7 +18,7 @@ from twophp.ports import JournalLine, Obligations
 
 
 class AsyncObligationTracker:
-    """Reserve, then commit or roll back. ``Options`` lists what it may be told; it opens with ``async with``."""
+    """Reserve, then commit or roll back. ``Options`` lists its settings; it opens with ``async with``."""
 
     @knows_its_settings(Options)
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
@@ -157,7 +157,7 @@ class AsyncGuard:
         try:
             await self._tracker._roll_back(self.obligation_id, self._trace_id, "guard")  # noqa: SLF001
         except ObligationError as error:
-            if error.code != ALREADY_COMMITTED:  # Somebody committed it by its id: nothing is left to give up.
+            if error.code != ALREADY_COMMITTED:  # It was committed by its id: nothing is left to give up.
                 raise
 
     async def commit(self, *, apply: Apply = ()) -> Decision:

@@ -35,7 +35,7 @@ Apply: TypeAlias = Statement | Iterable[Statement]
 
 
 class Options(TypedDict, total=False):
-    """How a tracker may be told to behave. Spelled out, so that a type checker sees through ``**options``.
+    """The settings of a tracker. Spelled out, so that a type checker sees through ``**options``.
 
     leak_timeout_secs   how long an obligation may stay Reserved unless it says otherwise; 30
     scan_interval_secs  how often the leak scan comes by; 5, and None leaves that to another process
@@ -136,10 +136,10 @@ class Runtime:
             self._loops.append(asyncio.create_task(self.outbox.run(), name="twophp effects"))
 
     async def close(self) -> None:
-        """End what ``open`` began and let go of the store. What is not open is closed already."""
+        """End what ``open`` began and close the store. Closing twice is closing once."""
         try:
             await self._stop()
-        finally:  # Also for whoever is cancelled while deliveries get their moment.
+        finally:  # Also if the caller is cancelled while deliveries get their moment.
             was_open, self._is_open = self._is_open, False
             if was_open:
                 await self.store.close()
@@ -173,7 +173,7 @@ _KINDS: Final[Kinds] = (
 
 
 def _check(url: object, options: Options) -> None:
-    """Raise ConfigError for what no tracker can be told. A misspelled ``effects`` would lose every one of them."""
+    """Raise ConfigError for what no tracker takes. A misspelled ``effects`` would lose them all."""
     if not isinstance(url, str):  # Not quoted: a URL may hold a password.
         raise ConfigError(f"the store's URL must be a text, not of type {type(url).__name__}", code="bad_setting")
     said: Any = {"service": SERVICE, "tries": DEFAULT_TRIES, "clock": system_clock, "wait": wait_for_news, **options}

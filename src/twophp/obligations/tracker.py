@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class ObligationTracker:
-    """Reserve, then commit or roll back. ``Options`` lists what it may be told; use it with ``with``, or close it."""
+    """Reserve, then commit or roll back. ``Options`` lists its settings; use it with ``with``, or close it."""
 
     @knows_its_settings(Options)
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
@@ -91,8 +91,9 @@ class ObligationTracker:
     ) -> str:
         """Record a tentative effect and return its obligation's id. Nothing of it is visible before the commit.
 
-        ``key`` is what others of the flow must not reserve meanwhile; by default the payload's member ``key``, else its
-        digest (A-75). Raises ERR_OBL_DUPLICATE_RESERVE while another holds it, and ValueError for an unknown flow.
+        While it is Reserved, no other caller of the flow can reserve the same ``key``: by default the payload's member
+        ``key``, else its digest (A-75). Raises ERR_OBL_DUPLICATE_RESERVE while another holds it, and ValueError for an
+        unknown flow.
         """
         timeout_ms = None if timeout_secs is None else milliseconds(timeout_secs)
         trace = trace_of(None) if trace_id is None else trace_id
@@ -134,7 +135,7 @@ class ObligationTracker:
         return Guard(self, lambda: self.reserve(flow, payload, trace, key=key, timeout_secs=timeout_secs), trace)
 
     def run_leak_scan(self, trace_id: str = "") -> Scanned:
-        """Roll back whatever is at or over its timeout now."""
+        """Roll back every obligation that is at or over its timeout now."""
         found: Scanned = self._run(self._obligations.scan(trace_id))
         return found
 
@@ -182,11 +183,11 @@ class ObligationTracker:
         return token
 
     def check(self, resource: str, number: int) -> None:
-        """Raise StaleToken unless this token holds the resource now: for whatever the resource protects."""
+        """Raise StaleToken unless this token holds the resource now. The resource calls it before each use."""
         self._run(self._runtime.fencing.check(resource, number))
 
     def release(self, token: Token, trace_id: str | None = None, *, apply: Apply = ()) -> Decision:
-        """Let go, the work done; ``apply`` is written only if the token still holds."""
+        """Release the resource when the work is done; ``apply`` is written only if the token still holds."""
         wanted = self._runtime.fencing.release(token, trace_of(trace_id), apply=statements(apply))
         decision: Decision = self._run(wanted)
         return decision
@@ -234,7 +235,7 @@ class Guard:
         try:
             self._tracker._roll_back(self.obligation_id, self._trace_id, "guard")  # noqa: SLF001
         except ObligationError as error:
-            if error.code != ALREADY_COMMITTED:  # Somebody committed it by its id: nothing is left to give up.
+            if error.code != ALREADY_COMMITTED:  # It was committed by its id: nothing is left to give up.
                 raise
 
     def commit(self, *, apply: Apply = ()) -> Decision:
