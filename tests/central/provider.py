@@ -24,7 +24,7 @@ CLIENT = "central-page"
 
 
 class Provider:
-    """Signs whatever it is told to."""
+    """An identity provider that signs any claims."""
 
     def __init__(self) -> None:
         self.issuer = ""

@@ -1,4 +1,4 @@
-"""A central ledger behind a real socket, with its database in a file, and everybody's credentials."""
+"""A central ledger behind a real socket, with its database in a file, and credentials for every role."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Central:
         return secret
 
     def ask(self, method: str, path: str, *, role: str = "operations", secret: str = "", **more: Any) -> httpx.Response:
-        """One request as somebody with this role, or with this secret."""
+        """One request of a principal with this role, or with this secret."""
         if not secret:
             secret = self.secrets.setdefault(role, "") or self.token(f"somebody in {role}", role)
             self.secrets[role] = secret

@@ -162,7 +162,7 @@ BAD_HEADERS = {
     "another scheme": "Basic dXNlcjpwYXNz",
     "an unknown secret": "Bearer tphp_" + "0" * 64,
     "nothing": "Bearer",
-    "a token of nobody": "Bearer a.b.c",
+    "a token of no principal": "Bearer a.b.c",
 }
 
 
@@ -197,7 +197,7 @@ def test_claims_of_an_identity_provider_map_to_roles_and_to_none_by_default(here
     assert status_with(roles=["admin", 7]) == 403
     assert status_with(roles=["service"]) == 403
     assert status_with(roles=["service", "audit"]) == 401
-    assert status_with(roles=["audit"], aud="somebody else") == 401
+    assert status_with(roles=["audit"], aud="another audience") == 401
     assert status_with(roles=["audit"], iss="https://elsewhere.example") == 401
     assert status_with(roles=["audit"], exp=1) == 401
 

@@ -63,7 +63,7 @@ def test_registering_twice_is_registering_once_and_a_claim_is_confirmed(here: Ce
     first = here.ask("POST", "/v1/services", secret=secret, json={"name": "stock", "service_ledger_id": claim})
     again = here.ask("POST", "/v1/services", secret=secret, json={"name": "stock"})
     assert first.json()["service_ledger_id"] == again.json()["service_ledger_id"] == claim
-    # The service's next token goes on under it; another service is given another: nobody writes into its ledger.
+    # The service's next token goes on under it; another service is given another id: each writes into its own.
     for name, has_it in (("stock", True), ("depot", False)):
         other = here.ask("POST", "/v1/services", secret=here.token(name, "service"), json={"service_ledger_id": claim})
         assert other.status_code == 200
@@ -178,9 +178,9 @@ def test_back_pressure_names_whose_fault_it_is_and_when_to_come_back(here: Centr
         thread.start()
         assert entered.acquire(timeout=PATIENCE_S)
     _wait_for_batches(here, 16)
-    everybody = here.push(others[7], [])
-    assert (everybody.status_code, everybody.json()["code"]) == (503, "overloaded")
-    assert int(everybody.headers["retry-after"]) >= 1
+    overloaded = here.push(others[7], [])
+    assert (overloaded.status_code, overloaded.json()["code"]) == (503, "overloaded")
+    assert int(overloaded.headers["retry-after"]) >= 1
     release.set()
     for thread in threads + more:
         thread.join(PATIENCE_S)
@@ -215,7 +215,7 @@ def _wait_for_batches(here: Central, count: int) -> None:
 
 
 def test_a_parameter_that_nobody_knows_is_refused_and_not_ignored(here: Central) -> None:
-    """Whoever misspells a filter would be told of everything, and believe that it was filtered."""
+    """A client that misspells a filter would get all rows, and believe that they were filtered."""
     answer = here.ask("GET", "/v1/entries", params={"phases": "FAILED"})
     assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
     assert answer.json()["detail"] == "query.phases: there is no such parameter"

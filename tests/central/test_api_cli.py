@@ -85,7 +85,7 @@ def test_rows_are_proven_and_a_rewritten_history_is_found(here: Central, tmp_pat
     here.push(secret, [row("cli-later", guid, source="later")])
     later = run("ledger", "verify", here.url, "--expect", noted, "--proof", proof, "--json")
     assert (later.exit_code, document(later)["rows"]) == (OK, 2), later.output
-    # Whoever claims that history was another, or that the row was another, is contradicted by the hashes.
+    # The hashes contradict a claim that history was another, or that the row was another.
     size, _, root = noted.partition(":")
     other = f"{size}:{root[:-1]}{'0' if root[-1] != '0' else '1'}"
     assert run("ledger", "verify", here.url, "--expect", other).exit_code == FOUND
@@ -170,7 +170,7 @@ def test_serve_prints_an_operators_token_once_and_keeps_its_key_to_itself(
     assert said.stdout.strip() == expected
     as_json = run("central", "management-token", "orders", "--store", store, "--json")
     assert document(as_json) == {"service": "orders", "management_token": expected}
-    # With the database at hand, a lost operator's token is no end.
+    # With access to the database, a lost operator's token is no end.
     another = document(run("central", "token", "create", "again", store, "--role", "operations", "--json"))
     assert another["roles"] == ["operations"]
 

@@ -44,7 +44,7 @@ def schema(here: Central) -> Any:
 def test_the_api_does_what_its_document_says(
     here: Central, schema: Any, method: str, path: str, mode: schemathesis.GenerationMode
 ) -> None:
-    """With what the document allows, and with what it does not, as somebody whom the route is open to."""
+    """With what the document allows, and with what it does not, as a principal whom the route is open to."""
     operation = schema[path][method.upper()]
     is_service = ROLES.get((method, path)) == frozenset({"service"})
     secret = here.join("fuzzed")[0] if is_service else here.token("fuzzer", "operations")

@@ -1,4 +1,4 @@
-"""Exports are bounded: in number, and in how long they wait for whoever asked for one and does not take it."""
+"""Exports are bounded: in number, and in how long they wait for a client that does not take one."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ async def test_whoever_goes_away_gives_the_place_back_at_once() -> None:
     async def send(message: Message) -> None:
         if message["type"] == "http.response.body":
             gone.set()
-            await asyncio.Event().wait()  # Nobody takes it.
+            await asyncio.Event().wait()  # The client does not take it.
 
     export = api_export._Export(rows, lines())
     await export({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
-    assert await anext(rows, None) is None, "it is closed, although somebody still has hold of it"
+    assert await anext(rows, None) is None, "it is closed, although the test still refers to it"
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])

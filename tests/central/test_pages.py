@@ -403,7 +403,7 @@ def test_what_is_not_there_is_said(operator: httpx.Client) -> None:
 
 
 def test_a_pull_that_fails_says_so(served: looking.Served, operator: httpx.Client) -> None:
-    """Nobody listens where these services say they can be pulled from. How a pull succeeds, the browser shows."""
+    """No service listens at these pull URLs. How a pull succeeds, the browser shows."""
     orders = next(one for one in served.run(served.store.services()) if one.name == "orders")
     form = {"csrf": csrf(operator.get("/services")), "service_ledger_id": orders.service_ledger_id, "next": "/services"}
     answer = operator.post("/pull", data=form)

@@ -1,4 +1,4 @@
-"""Tier 2: rows reach the central ledger by themselves, whatever it does, and no request notices (draft §9.4)."""
+"""Tier 2: rows reach the central ledger by themselves, even if it fails, and no request notices (draft §9.4)."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ async def test_an_outage_is_caught_up_with_in_bounded_batches_and_each_row_once_
 
     async with participants(tmp_path, "serviceA") as who, stand_in(answer) as url:
         one = who["serviceA"]
-        for number in range(60):  # Three transitions each, while nobody listens.
+        for number in range(60):  # Three transitions each, while central is away.
             await one.registers(number)
             await one.settles(await one.confirms(number))
         assert await shipper(one, url, "t", batch_rows=7).ship() == 60
@@ -210,14 +210,14 @@ async def test_a_flapping_central_ledger_gets_everything_and_is_asked_less_and_l
             case 2:
                 raise OSError
             case 3:
-                return 200, {}, {"acks": []}  # Not what was sent: nobody's row is marked.
+                return 200, {}, {"acks": []}  # Not what was sent: no row is marked.
         return 200, {}, acks(document)
 
     async with participants(tmp_path, "serviceA") as who:
         one = who["serviceA"]
         await one.registers(1)
-        with socket.create_server(("127.0.0.1", 0)) as nobody:
-            closed = nobody.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as unheard:
+            closed = unheard.getsockname()[1]
         down = shipper(one, f"http://127.0.0.1:{closed}", "t", interval_s=1.0)
         waits = [await down._visit() for _ in range(12)]
         assert all(later >= sooner / 2 for sooner, later in pairwise(waits))

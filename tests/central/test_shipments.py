@@ -71,7 +71,7 @@ async def events(one: Participant) -> list[str]:
     return [line.event.event for line in await one.store.journal(0, 1_000) if line.event.kind == "obligation"]
 
 
-def nobody() -> str:
+def unanswered() -> str:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         return f"http://127.0.0.1:{closed.getsockname()[1]}"
 
@@ -130,7 +130,7 @@ async def test_killed_between_reserve_and_commit_the_next_worker_goes_on_under_t
             one = who["serviceA"]
             assert await states(one) == [("Reserved", "")]
             next_worker = shipper(one, url, "t", ledger_id="l")
-            assert await next_worker.ship() == 0, "whoever reserved it may be waiting for its answer"
+            assert await next_worker.ship() == 0, "the worker that reserved it may be waiting for its answer"
             clock.now += 10_000
             assert await next_worker.ship() == 1
             assert await states(one) == [("Committed", "caller")]
@@ -144,7 +144,7 @@ async def test_an_outage_opens_one_shipment_and_the_leak_scan_finds_it(tmp_path:
     async with participants(tmp_path, "serviceA", clock=clock) as who:
         one = who["serviceA"]
         await one.registers(1)
-        down = shipper(one, nobody(), "t", ledger_id="l")
+        down = shipper(one, unanswered(), "t", ledger_id="l")
         for _ in range(3):
             await down._visit()
         assert await states(one) == [("Reserved", "")]
@@ -153,7 +153,7 @@ async def test_an_outage_opens_one_shipment_and_the_leak_scan_finds_it(tmp_path:
         assert (await leak_report(one.store)).overdue == 1
         service = Flow(one.store, ClearVault(), "serviceA", mint=mint_uuid, rules=Rules())
         assert len((await service.scan()).leaked) == 1
-        for number in range(2, 6):  # A day goes by; calls are served, and nobody answers.
+        for number in range(2, 6):  # A day goes by; calls are served, and central does not answer.
             await one.registers(number)
             clock.now += 21_600_000
             await down._visit()
@@ -170,7 +170,7 @@ async def test_where_nobody_else_scans_the_shipper_does(tmp_path: Path) -> None:
     clock = Clock()
     async with participants(tmp_path, "serviceA", clock=clock) as who:
         await who["serviceA"].registers(1)
-        down = shipper(who["serviceA"], nobody(), "t")
+        down = shipper(who["serviceA"], unanswered(), "t")
         await down._visit()
         clock.now += LEAK_MS
         await down._visit()
@@ -241,7 +241,7 @@ async def test_of_several_workers_one_sends(tmp_path: Path) -> None:
         assert await first == 20
         sent = Counter(id_ for batch in central.sent for id_ in batch)
         assert set(sent.values()) == {1}
-        # Together, and with a holder that seems dead to all of them: whatever is sent twice is marked once.
+        # Together, and with a holder that seems dead to all of them: a row that is sent twice is marked once.
         central.sent.clear()
         await one.registers(20)
         clock.now += 10_000

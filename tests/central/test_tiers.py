@@ -55,7 +55,7 @@ class Chain:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """All of them, the last ones first: whoever calls has to know whom."""
+        """All of them, the last ones first: a caller has to know its callees."""
         with ExitStack() as stack:
             for name in reversed(CALLS):
                 self.urls[name] = stack.enter_context(self._service(name)).url
@@ -127,7 +127,7 @@ def test_what_the_central_ledger_says_does_not_change_what_the_service_decides(h
 
 @pytest.mark.req("P-9.5-f", "P-9.4-a")
 def test_a_row_is_published_as_it_is_written_and_nobody_waits_for_it(here: Central, tmp_path: Path) -> None:
-    """Long before the next batch; and while nobody takes it, requests are answered as ever."""
+    """Long before the next batch; and while central is away, requests are answered as ever."""
     shop = Shop(tmp_path)
     token = here.token("orders", "service")
     settings = {"central": here.url, "central_token": token, "central_events": True, "central_interval_s": 3_600.0}
@@ -136,8 +136,8 @@ def test_a_row_is_published_as_it_is_written_and_nobody_waits_for_it(here: Centr
         assert httpx.post(f"{running.url}/orders", headers=headers, content=b"{}").status_code == 200
         until_it_arrives(here)
     (tmp_path / "away").mkdir()
-    nobody = settings | {"central": "http://127.0.0.1:9", "store": f"sqlite:///{tmp_path}/away/orders.db"}
-    with served(wrapped(shop.app, tmp_path, **nobody)) as running:
+    away = settings | {"central": "http://127.0.0.1:9", "store": f"sqlite:///{tmp_path}/away/orders.db"}
+    with served(wrapped(shop.app, tmp_path, **away)) as running:
         known: dict[str, Any] = {"targets": {running.url: "orders"}, "allow_insecure": True}
         ledger = f"sqlite:///{tmp_path}/checkout.db"
         with httpx.Client(transport=TwoPhaseTransport(ledger=ledger, source="checkout", **known)) as http:
@@ -146,7 +146,7 @@ def test_a_row_is_published_as_it_is_written_and_nobody_waits_for_it(here: Centr
 
 
 def until_it_arrives(here: Central) -> None:
-    """The live feed tells of it; nobody polls."""
+    """The live feed brings it; the test does not poll."""
     arrived = threading.Event()
     with here.http.stream(
         "GET", f"{here.url}/v1/events?after=0", headers={"Authorization": f"Bearer {here.token('watcher', 'audit')}"}

@@ -113,7 +113,7 @@ def test_a_service_tells_all_about_a_call_and_nothing_that_was_in_it(
             assert word in page.text
         assert "Fetch from orders" in _page(here, ids).text
         readers = [_page(here, ids, role=role, ask="1").text for role in READING if role != "operations"]
-        assert all("Somebody in operations can ask" in text and "tell-stock" not in text for text in readers)
+        assert all("An operator can ask" in text and "tell-stock" not in text for text in readers)
         monkeypatch.setenv("TWOPHP_OPERATOR_TOKEN", here.token("operator", "operations"))
         shown = run("ledger", "show", ids["client_correlation_id"], here.url)
         assert all(word in shown.stdout for word in ("orders, through", "tell-stock", "OBL-002", "fence"))
@@ -144,7 +144,7 @@ def test_a_service_says_who_holds_what_runs_and_until_when(here: Central, tmp_pa
         assert orders.entered.wait(PATIENCE_S)
         here.ask("POST", f"/v1/services/{guid}/pull")
         silent = here.get("/v1/stalled", processing_older_than_ms=0)
-        assert len(silent["processing_past_lease"]) == 1, "nobody has been asked"
+        assert len(silent["processing_past_lease"]) == 1, "no service has been asked"
         assert silent["leases"] is None
         asked = here.get("/v1/stalled", processing_older_than_ms=0, ask_leases=True)
         (lease,) = asked["leases"]

@@ -103,7 +103,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 class AccessLog:
-    """Logs who read what, before they are answered: what cannot be logged is not told (draft §13.5, A-63).
+    """Logs who read what, before the answer: without a log line there is no answer (draft §13.5, A-63).
 
     Ingest is not logged: a batch is no read, and every row says who wrote it.
     """
@@ -147,7 +147,7 @@ class _Started:
         try:
             await self._note(message["status"])
         except StoreError as error:
-            log.warning("an access could not be logged, so nothing is told: %s", error)
+            log.warning("an access could not be logged, so nothing is answered: %s", error)
             self._dropped = True
             await problem_of(error)(self._scope, _nothing, self._send)
             return

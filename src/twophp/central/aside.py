@@ -1,4 +1,4 @@
-"""Work that takes long is done aside, in a thread: whoever else asks is answered meanwhile."""
+"""Long work is done in a thread, so that other requests are answered at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 AT_ONCE: Final = 500
-"""So many rows are worked on at once: a thread would cost more than it spares."""
+"""Up to this many rows are processed on the event loop: a thread would cost more than it spares."""
 
 
 async def aside(rows: int, make: Callable[[], T]) -> T:

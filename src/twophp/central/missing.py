@@ -27,8 +27,8 @@ PATIENCE_MS: Final = 15 * 60_000
 """How long a client that cannot be named may take to send its row before it is taken for one that never will."""
 
 UNDER_WAY_MS: Final = 15_000
-"""How long ago somebody may have found nothing left who says so now: an exchange takes ten seconds at most. A row that
-was written meanwhile is late, and not lost."""
+"""How long ago a service may have found nothing left when its word arrives: an exchange takes ten seconds at most. A
+row that was written during the exchange is late, and not lost."""
 
 
 class Missing(StrEnum):
@@ -53,17 +53,17 @@ WORDS: Final[Mapping[Missing, str]] = {
 
 
 class Heard:
-    """Who has sent everything, and when. Kept in memory: after a restart nobody has, until they say so again."""
+    """Which services have sent everything, and when. Kept in memory: after a restart each must say so again."""
 
     def __init__(self) -> None:
         self._drained_at: dict[str, Instant] = {}
 
     def drained(self, service_ledger_id: str, at: Instant) -> None:
-        """This writer had nothing left to send."""
+        """Note that this writer had nothing left to send."""
         self._drained_at[service_ledger_id] = at
 
     def drained_at(self, service_ledger_id: str) -> Instant:
-        """When it last said so; 0 for never."""
+        """When this writer last had nothing left to send; 0 for never."""
         return self._drained_at.get(service_ledger_id, 0)
 
 

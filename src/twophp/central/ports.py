@@ -106,7 +106,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that somebody must look at: a rewritten version, a stranger's row."""
+    """Something that an operator must look at: a rewritten version, a stranger's row."""
 
     alarm_id: int
     at: Instant
@@ -231,7 +231,7 @@ class CentralStore(Protocol):
         ...
 
     async def token(self, secret_hash: bytes) -> Token | None:
-        """The token with this secret, whatever its state; the caller judges expiry and revocation."""
+        """The token with this secret, in any state; the caller judges expiry and revocation."""
         ...
 
     async def tokens(self) -> Sequence[Token]:
@@ -279,5 +279,5 @@ class CentralStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close every connection."""
         ...

@@ -22,7 +22,7 @@ from twophp.ports import Clock
 
 STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})  # draft §10.4
 SILENT_MS: Final = 60_000
-"""How long somebody may be executing before it is listed, unless the operator says otherwise: twice the lease that a
+"""How long a call may be PROCESSING before it is listed, unless the operator says otherwise: twice the lease that a
 policy has by default."""
 MOST_PAGES: Final = 20
 """How many pages of rows one page of calls may be gathered from."""
@@ -95,7 +95,7 @@ class Questions:
         return Pairs(pairs=found, missing=_missing(found, known), cursor=cursor)
 
     async def stalled(self, wanted: RowFilter, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Rows in WAITING_CONFIRM or TTL_EXPIRED, whoever wrote them: the draft's own words (P-10.4-d)."""
+        """Rows in WAITING_CONFIRM or TTL_EXPIRED, of any writer: the draft's own words (P-10.4-d)."""
         asked = msgspec.structs.replace(wanted, phases=STALLED)
         return await self.store.entries(asked, cursor=cursor, limit=limit)
 
@@ -104,8 +104,8 @@ class Questions:
     ) -> Sequence[Row]:
         """Server rows that have been PROCESSING for long, ``silent_ms`` unless said otherwise (A-54).
 
-        A row does not tell its lease, which is renewed while somebody lives (ADR 20); what central sees is that nothing
-        came. Whether the lease has ended, the service says (``told.leases_of``).
+        A row does not show its lease, which is renewed while its process lives (ADR 20); central sees only that nothing
+        came. The service says whether the lease has ended (``told.leases_of``).
         """
         until = self.clock() - (self.silent_ms if older_than_ms is None else older_than_ms)
         asked = RowFilter(phases=frozenset({Phase.PROCESSING}), actor="server", source=source, until=until)
@@ -159,7 +159,7 @@ def _began(entry: LedgerEntry) -> Instant:
 
 
 def _fits(entry: LedgerEntry, wanted: RowFilter) -> bool:
-    """The same that the store looks for."""
+    """Whether a row fits the filter, by the same rules as the store's query."""
     since, until, at = wanted.since, wanted.until, entry.phase_1_timestamp
     ids = (entry.client_correlation_id, entry.server_correlation_id)
     return all(

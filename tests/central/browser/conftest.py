@@ -53,7 +53,7 @@ class Complaints(list[str]):
 
 
 class Looks:
-    """Opens windows, and hears every complaint in them."""
+    """Opens windows, and collects every complaint in them."""
 
     def __init__(self, browser: Browser, served: looking.Served) -> None:
         self.complaints = Complaints()

@@ -1,4 +1,4 @@
-"""What somebody with other eyes would trip over, as scripts that return what is wrong with a page."""
+"""What a reader with other eyes would trip over, as scripts that return what is wrong with a page."""
 
 from __future__ import annotations
 

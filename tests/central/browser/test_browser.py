@@ -179,7 +179,7 @@ def test_a_pull_brings_what_was_not_sent(looks: Looks, pulled_from: str) -> None
 
 @pytest.mark.req("A-47")
 def test_a_service_is_asked_about_a_call_without_scripts(looks: Looks) -> None:
-    """Where nobody listens, that is said, and the rest of the page stands."""
+    """Where a service does not listen, the page says so, and its rest stands."""
     call = next(call for call in traffic.Shop(NOW).calls(per_day=3) if call.endpoint == "orders/orders")
     at = f"/intent?client={call.client_id}&server={call.server_id}"
     with looks.logged_in(Role.OPERATIONS, at=at, java_script_enabled=False) as page:
@@ -187,7 +187,7 @@ def test_a_service_is_asked_about_a_call_without_scripts(looks: Looks) -> None:
         expect(page.get_by_text("could not be asked")).to_be_visible()
         expect(page.get_by_role("heading", name="Proof")).to_be_visible()
     with looks.logged_in(Role.AUDIT, at=f"{at}&ask=1") as page:
-        expect(page.get_by_text("Somebody in operations can ask")).to_be_visible()
+        expect(page.get_by_text("An operator can ask")).to_be_visible()
 
 
 def test_ids_from_outside_are_only_ever_text(looks: Looks) -> None:
@@ -201,7 +201,7 @@ def test_ids_from_outside_are_only_ever_text(looks: Looks) -> None:
         page.get_by_label("Written by").fill(HOSTILE)
         page.get_by_role("button", name="Search", exact=True).click()
         page.locator("main").wait_for()
-    complaints = [one for one in looks.complaints if "404" not in one]  # Some of the pages are about nobody.
+    complaints = [one for one in looks.complaints if "404" not in one]  # Some of the calls are not there.
     assert complaints == []
     looks.complaints.clear()
 

@@ -1,4 +1,4 @@
-"""Taking rows up: every version once, in any order, nothing half, nobody else's."""
+"""Taking rows in: every version once, in any order, nothing half, and only of their writer."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ async def test_one_version_with_two_contents_is_refused_and_alarmed_once(store: 
 @pytest.mark.req("P-12.4-b", "P-12.4-c")
 async def test_a_row_of_another_writer_is_refused_and_alarmed(store: CentralStore) -> None:
     await send(store, order(1))
-    [ack] = await send(store, order(1, version=2), ledger="ledger of somebody else")
+    [ack] = await send(store, order(1, version=2), ledger="another ledger")
     assert (ack.outcome, ack.code) == ("refused", "foreign_row")
     assert await contents(store) == [order(1)]
     [alarm] = await store.alarms()
-    assert (alarm.code, alarm.service_ledger_id) == ("foreign_row", "ledger of somebody else")
+    assert (alarm.code, alarm.service_ledger_id) == ("foreign_row", "another ledger")
 
 
 BROKEN: dict[str, dict[str, Any]] = {

@@ -44,7 +44,7 @@ async def test_every_row_is_proven_under_every_head_since_it_arrived(store: Cent
 
 
 async def test_the_same_rows_have_the_same_root_on_every_database(store: CentralStore) -> None:
-    """So whoever moves to another database keeps every proof. The root is a vector for other implementations."""
+    """So a move to another database keeps every proof. The root is a vector for other implementations."""
     await send(store, *(order(number) for number in range(300)))
     assert (await store.head()).root.hex() == "8112e73fbeeef892bd951d4e16e5830f45d613d4592efdeb0f755820499b14f9"
 
@@ -73,7 +73,7 @@ async def test_what_is_not_there_cannot_be_proven(store: CentralStore) -> None:
         assert refused.value.code == "no_such_tree"
 
 
-# Whoever can write the database can rewrite rows and hashes. An old head finds out. -----------------------------------
+# A writer of the database can rewrite rows and hashes. An old head finds out. -----------------------------------------
 
 
 def forge(path: Path, statement: str, *values: object) -> None:

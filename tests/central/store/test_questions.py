@@ -51,7 +51,7 @@ async def test_the_databases_are_the_ones_that_were_asked_for(store: CentralStor
 @pytest.mark.req("P-10.4-a", "P-10.1-a", "P-10.1-b", "A-53", "A-50", "P-9.4-d")
 async def test_the_whole_tree_is_found_from_any_member(store: CentralStore) -> None:
     await send_each_by_its_writer(store, FOURTEEN)
-    await send(store, *(order(number) for number in range(50)))  # Somebody else's calls.
+    await send(store, *(order(number) for number in range(50)))  # Calls of another tree.
     for member in MEMBERS:
         rows = sent(await store.tree(member))
         assert len(rows) == 14

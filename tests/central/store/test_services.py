@@ -142,7 +142,7 @@ async def test_a_server_that_does_not_sync_is_refused(postgres_url: str, monkeyp
 
 
 async def test_a_connection_that_was_cut_is_replaced(store: CentralStore, lasting: Open, url: str) -> None:
-    """The database was restarted, or somebody tidied up: the next question goes through, or may be asked again."""
+    """The database was restarted, or the connection was cut: the next question goes through, or may be repeated."""
     if url.startswith("postgresql"):
         server = await asyncpg.connect(url)
         await server.execute(

@@ -103,7 +103,7 @@ async def test_ids_are_found_whether_their_rows_are_recent_or_not(tmp_path: Path
 
 
 async def test_a_change_that_fails_is_undone_alone(tmp_path: Path) -> None:
-    """Changes that wait together share a transaction, and nobody pays for another's."""
+    """Changes that wait together share a transaction, and none fails with another."""
     store = SqliteCentral(str(tmp_path / "central.db"))
 
     def refused(connection: apsw.Connection) -> None:
@@ -127,7 +127,7 @@ async def test_a_change_that_fails_is_undone_alone(tmp_path: Path) -> None:
 async def test_a_disk_that_comes_back_is_read_again_whoever_asks_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit failed, and the database could not be opened anew: nobody writes before their token was read."""
+    """A commit failed, and the database could not be opened anew: no request writes before its token was read."""
     folder, elsewhere = tmp_path / "disk", tmp_path / "elsewhere"
     folder.mkdir()
     store = SqliteCentral(str(folder / "central.db"))

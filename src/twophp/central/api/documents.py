@@ -31,7 +31,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def json_answer(document: Any, status: int = 200) -> Response:
-    """A JSON answer that nobody keeps: what a ledger says is for whoever asked."""
+    """A JSON answer that no cache keeps: what a ledger says is for the caller who asked."""
     return Response(_encode(document), status, {"Cache-Control": "no-store"}, "application/json")
 
 
@@ -197,7 +197,7 @@ class SlaDocument(msgspec.Struct, kw_only=True):
 
 
 class AlarmDocument(msgspec.Struct, kw_only=True):
-    """Something that somebody must look at."""
+    """Something that an operator must look at."""
 
     alarm_id: int
     at: InstantText
@@ -234,7 +234,7 @@ class TokensDocument(msgspec.Struct, kw_only=True):
 
 
 class NewTokenDocument(TokenDocument, kw_only=True):
-    """A new token with its secret, which is told once."""
+    """A new token with its secret, which is shown once."""
 
     secret: str
 
@@ -343,7 +343,7 @@ def lease_of(key: PairKey, lease: Lease) -> dict[str, Any]:
 
 
 def tree_calls_of(calls: Iterable[Branch], missing: Mapping[PairKey, Missing]) -> list[dict[str, Any]]:
-    """See TreeCallDocument: flat, so that no depth is too much for whoever reads it."""
+    """See TreeCallDocument: flat, so that no depth is too much for its reader."""
     documents: list[dict[str, Any]] = []
     parents: dict[int, int] = {}
     for place, call in enumerate(calls):

@@ -31,9 +31,9 @@ Documents: TypeAlias = AsyncIterator[list[dict[str, Any]]]
 log: Final = logging.getLogger("twophp.central")
 
 MOST_EXPORTS: Final = 4
-"""So many are under way at once: each holds a connection to the database, and everybody else needs some, too."""
+"""So many are under way at once: each holds a connection to the database, and other requests need some, too."""
 TAKEN_S: Final = 300.0
-"""How long whoever exports may leave a part untaken; as long as that the database keeps a view of its own for them."""
+"""How long a client may leave a part of its export untaken; for so long the database keeps a view for it."""
 COLUMNS: Final = (*LedgerEntry.__struct_fields__, "sequence")
 BOOLEANS: Final = frozenset({"client_id_is_proxy", "indeterminate"})
 INTEGERS: Final = frozenset({"ttl_ms", "version", "sequence"})
@@ -79,7 +79,7 @@ async def export(
 
 
 class _Export(StreamingResponse):
-    """Given up when nobody takes it. However it ends, its rows are let go of at once: they hold a connection."""
+    """Given up when the client does not take it. At its end its rows are closed at once: they hold a connection."""
 
     def __init__(self, rows: AsyncGenerator[Sequence[Row]], content: AsyncIterator[bytes], **more: Any) -> None:
         super().__init__(content, **more)
@@ -97,7 +97,7 @@ class _Export(StreamingResponse):
         try:
             await super().stream_response(in_time)
         except TimeoutError:
-            log.warning("an export was given up: nobody has taken it for %g s", TAKEN_S)
+            log.warning("an export was given up: its client has not taken it for %g s", TAKEN_S)
 
 
 async def _counted(central: Central, which: RowFilter) -> AsyncGenerator[Sequence[Row]]:
@@ -149,7 +149,7 @@ def _cell(value: Any) -> Any:
 
 
 class _Sink(io.RawIOBase):
-    """What Parquet's writer has written and nobody has taken yet."""
+    """What Parquet's writer has written and the client has not taken yet."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The live feed for whoever watches, and what a machine that runs the service asks: alive, ready, metrics."""
+"""The live feed for open pages, and what a machine that runs the service asks: alive, ready, metrics."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ async def events(
 
 
 async def _feed(request: Request, central: Central, sequence: int) -> AsyncIterator[bytes]:
-    """Rows as they arrive. Whoever ingests wakes the feed; a poll finds what another process took up.
+    """Rows as they arrive. An ingest wakes the feed; a poll finds rows that another process took in.
 
-    Before anything more is told, the credential is looked at again: a token that was revoked ends its streams. So does
-    a database that is away: whoever watches comes back, and goes on where they were.
+    The credential is checked again before more rows are sent: a token that was revoked ends its streams. So does
+    a database that is away: the client connects again, and goes on where it was.
     """
     central.watchers += 1
     try:

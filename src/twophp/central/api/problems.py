@@ -93,7 +93,7 @@ def problem(code: str, detail: str = "", *, retry_after_s: int | None = None, ch
 
 
 def problem_of(error: Exception) -> Response:
-    """The answer for whatever was raised. What is not ours is internal, and said to the log alone."""
+    """The answer for any exception. A foreign one is ``internal``, and only the log has its text."""
     match error:
         case ApiProblem():
             answer = problem(error.code, error.detail, retry_after_s=error.retry_after_s)
@@ -117,7 +117,7 @@ def problem_of(error: Exception) -> Response:
 
 
 def answer_to(request: Request, error: Exception) -> Response:
-    """The answer for whatever was raised: a problem, or a page for somebody with a browser who did not ask the API."""
+    """The answer for any exception: a problem, or a page for a browser that did not ask the API."""
     answer = problem_of(error)
     page = getattr(request.app.state, "page_of_problem", None)
     wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith(API)

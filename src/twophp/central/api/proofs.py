@@ -29,7 +29,7 @@ Size: TypeAlias = Annotated[int, Query(ge=0, le=MOST)]
 
 @router.get("/v1/proofs/head", **describe(HeadDocument))
 async def head(central: CentralPart, _principal: Reader) -> Response:
-    """The tree head now. Whoever notes it elsewhere finds out later if history was rewritten."""
+    """The tree head now. A client that notes it elsewhere finds out later if history was rewritten."""
     return json_answer(head_of(await central.store.head()))
 
 

@@ -55,7 +55,7 @@ def read_instant(text: str | None, name: str) -> Instant | None:
     """An instant in a query; raises ApiProblem."""
     if text is None:
         return None
-    # A plus sign that nobody escaped arrives as a space.
+    # A plus sign that was not escaped arrives as a space.
     at = parse_instant(text.replace(" ", "+").encode("utf-8", "replace"))
     if at is None or at < 0:
         raise ApiProblem("bad_parameter", f"query.{name}: not an RFC 3339 instant since 1970")

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from twophp.central.api.problems import MEDIA_TYPE, PROBLEMS, Problem
 
 ALWAYS: Final = (401, 403, 422, 502, 503)
-"""Nobody is recognised, nobody is allowed, a parameter is malformed, the identity provider or the database is away."""
+"""The caller is unknown, or not allowed; a parameter is malformed; the identity provider or the database is away."""
 REF: Final = "#/components/schemas/"
 
 _described: dict[str, type[Any]] = {}

@@ -1,4 +1,4 @@
-"""What every route of the central ledger has at hand, and the roles a route is open to."""
+"""What every route of the central ledger can use, and the roles a route is open to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPERATORS: Final = frozenset({Role.OPERATIONS})
 SERVICES: Final = frozenset({Role.SERVICE})
 
 MOST_BATCHES: Final = 16
-"""So many may be under way at once; the next is asked to come back."""
+"""At most this many batches are under way at once; the next is refused with Retry-After."""
 MOST_OF_ONE: Final = 2
 RETRY_AFTER_S: Final = 1
 MOST_NAME_CHARS: Final = 64
@@ -58,7 +58,7 @@ class Gate:
 
     @asynccontextmanager
     async def through(self, credential: str) -> AsyncIterator[None]:
-        """Count one more, or raise: 429 if it is this credential's own fault, 503 if it is everybody's."""
+        """Count one more, or raise: 429 if this credential has too many, 503 if all together have."""
         if self._under_way[credential] >= self._most_of_one:
             raise ApiProblem("slow_down", retry_after_s=RETRY_AFTER_S)
         if self._under_way.total() >= self._most:
@@ -98,7 +98,7 @@ class Central:
         self.stopping = asyncio.Event()
 
     def arrived(self) -> None:
-        """Wake whoever waits for rows; whoever waits for the next ones waits for another event."""
+        """Wake all that wait for rows. A later waiter gets a new event, for the next rows."""
         self.arrival.set()
         self.arrival = asyncio.Event()
 
@@ -125,7 +125,7 @@ def open_to(roles: Collection[Role]) -> Callable[[Request], Awaitable[Principal]
 def refuse_unknown_parameters(request: Request) -> None:
     """Raise if the query has a name that the route's OpenAPI document does not.
 
-    A misspelled filter that is ignored answers another question than was asked, and nobody sees it.
+    If a misspelled filter were ignored, the answer would be to another question, and the caller would not see it.
     """
     route = request.scope.get("route")
     if not request.query_params or not isinstance(route, APIRoute):

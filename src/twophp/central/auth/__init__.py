@@ -1,4 +1,4 @@
 """Who may ask the central ledger what: roles, tokens, sessions and OpenID Connect.
 
-Nobody is allowed what no role of theirs gives. Nothing here reads ledger rows.
+A principal may do only what one of its roles allows. Nothing here reads ledger rows.
 """

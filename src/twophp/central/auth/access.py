@@ -1,11 +1,11 @@
-"""Who asks, and what they may do (draft §13.5, A-63). Default deny: nobody is allowed what no role of theirs allows.
+"""Who asks, and what they may do (draft §13.5, A-63). Default deny: a principal may do only what a role allows.
 
 A credential is an API token, or a signed JSON Web Token of an identity provider (``oidc``). A token's secret is drawn
 at random and as long as a key, so a plain hash of it is enough: there is nothing to guess, and nothing to find in the
 database. Every request looks its token up again, so a revocation holds from the next request on, in sessions too.
 
-A session belongs to a page: a cookie that stands for a credential. Sessions are kept in memory, since whoever starts
-the service anew may ask for a login, and a stolen database then holds none. Cookies are good for reading only; what
+A session belongs to a page: a cookie that stands for a credential. Sessions are kept in memory: a restart may ask
+for a new login, and a stolen database then holds none. Cookies are good for reading only; what
 changes something needs a bearer credential, or the page's own check of ``Session.csrf``.
 """
 
@@ -27,7 +27,7 @@ from twophp.core.records import Instant
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, wall_clock
 
-SECRET_PREFIX: Final = "tphp_"  # noqa: S105 - So that whoever scans for leaked secrets knows one when they see it.
+SECRET_PREFIX: Final = "tphp_"  # noqa: S105 - So that a scanner for leaked secrets recognises one.
 SECRET_TAG: Final = b"twophp:central-token:1"
 CHALLENGE: Final = "Bearer"
 COOKIE: Final = "twophp_session"
@@ -36,13 +36,13 @@ OIDC: Final = "oidc:"
 USED_EVERY_MS: Final = 60_000
 SESSION_MS: Final = 8 * 3_600_000
 MOST_SESSIONS: Final = 10_000
-"""When there are more, whoever logged in first logs in again."""
+"""When there are more, the oldest session ends."""
 
 _BEARER: Final = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]{1,16000})")
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who was recognised. ``credential`` names by what: a token's id, or ``oidc:`` and a digest."""
+    """A recognised caller. ``credential`` names by what: a token's id, or ``oidc:`` and a digest."""
 
     name: str
     roles: frozenset[Role]
@@ -115,11 +115,11 @@ class Access:
         return self._noted(request, await self.by_token(found[1]))
 
     async def by_token(self, secret: str) -> Principal:
-        """Whose token this is; raises Unauthenticated if nobody's, or if it was revoked or has expired."""
+        """The principal of a token; raises Unauthenticated if it is unknown, was revoked or has expired."""
         return _principal(await self._token(hash_of(secret)))
 
     async def _note_use(self, token: Token, now: Instant) -> None:
-        """For whoever looks for tokens that nobody needs; now and then is often enough."""
+        """Note the last use, once in USED_EVERY_MS at most: an operator finds unused tokens by it."""
         if now - (token.last_used_at or 0) >= USED_EVERY_MS:
             await self._store.token_used(token.token_id, now)
 
@@ -132,7 +132,7 @@ class Access:
         return self._begin(expires_at, token_hash=hash_of(secret))
 
     def login_as(self, principal: Principal, expires_at: Instant) -> Session:
-        """Begin a session for somebody an identity provider has vouched for until then."""
+        """Begin a session for a principal for whom an identity provider has vouched until ``expires_at``."""
         require(principal, set(Role) - {Role.SERVICE})
         return self._begin(min(expires_at, self._clock() + SESSION_MS), principal=principal)
 

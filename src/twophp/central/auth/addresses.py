@@ -1,4 +1,4 @@
-"""Addresses to go on to, which come with a request and are nobody's word but the asker's."""
+"""Addresses to go on to. They come with a request, so only the asker vouches for them."""
 
 from __future__ import annotations
 

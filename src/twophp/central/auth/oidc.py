@@ -4,8 +4,8 @@ Signatures, issuer, audience and expiry are judged by ``engine.bearer``, under a
 brings the provider's keys and maps claims to roles. A claim value that maps to no role gives none (default deny).
 
 Keys are fetched when they are first needed, again when a token names one that is not known, and now and then; a
-provider that is away leaves the keys that were fetched last in force, and where there are none yet it is said so
-(``no_provider``): nobody is called a stranger because of it. The login is the authorization code flow with
+provider that is away leaves the keys that were fetched last in force. Without any keys the answer is ``no_provider``,
+and not that the caller is a stranger. The login is the authorization code flow with
 PKCE (RFC 7636): state, nonce and verifier are kept here, for ten minutes, and used once.
 """
 
@@ -136,7 +136,7 @@ class Oidc:
         try:
             return self._verified(bearer, head)
         except Unauthenticated:
-            await self._refresh(SOONEST_MS)  # It may name a key that is newer than ours.
+            await self._refresh(SOONEST_MS)  # The token may name a key that is newer than ours.
             if self._keys is before:
                 raise
             return self._verified(bearer, head)
@@ -158,7 +158,7 @@ class Oidc:
             raise Unauthenticated("a service has no other role", challenge=CHALLENGE)
         name = claims.get(self.provider.name_claim)
         if not isinstance(name, str) or not name.isprintable() or not name or len(name) > 256:  # noqa: PLR2004
-            raise Unauthenticated("the token does not name anybody", challenge=CHALLENGE)
+            raise Unauthenticated("the token names no principal", challenge=CHALLENGE)
         return Principal(name=name, roles=roles, credential=OIDC + _subject(claims))
 
     def _role(self, value: object) -> Role | None:
@@ -169,9 +169,9 @@ class Oidc:
         return Role(value) if value in set(Role) else None
 
     async def _refresh(self, older_than_ms: int) -> None:
-        """Fetch the keys if ours are older than that. Who fails leaves them as they are.
+        """Fetch the keys if ours are older than that. A fetch that fails leaves them as they are.
 
-        Whoever comes meanwhile waits for a fetch that they need. What is due now and then is no reason to wait.
+        Concurrent callers wait for a fetch that they need. They do not wait for one that is only due at intervals.
         """
         if older_than_ms == REFRESH_MS and self._is_young(REFRESH_MS):
             return
@@ -225,9 +225,9 @@ class Oidc:
     # The page's login.
 
     async def begin_login(self, redirect_uri: str, after: str = "/") -> tuple[str, str]:
-        """Where to send somebody, and the state that must come back with them, kept in a cookie as well.
+        """Where to send a browser, and the state that must come back with it, kept in a cookie as well.
 
-        ``after`` is where they wanted to go; it is kept here, so the provider does not learn of it.
+        ``after`` is the page it asked for; it is kept here, so the provider does not learn of it.
         """
         assert self.provider.client_id is not None
         found = await self._discover()
@@ -252,7 +252,7 @@ class Oidc:
         return found.authorization_endpoint + joint + urlencode(asked, quote_via=quote), state
 
     async def finish_login(self, state: str, code: str) -> tuple[Principal, Instant, str]:
-        """Who came back, until when the provider vouches for them, where they wanted to go; raises Unauthenticated."""
+        """The principal, until when the provider vouches for it, and the page it asked for; raises Unauthenticated."""
         login = self._logins.pop(state, None)
         if login is None or login.ends_at <= self._clock() or self._page is None:
             raise Unauthenticated("the login was not begun here, or too long ago")
@@ -287,5 +287,5 @@ def _challenge(verifier: str) -> str:
 
 
 def _subject(claims: Mapping[str, Any]) -> str:
-    """Who it is, whatever their name is now."""
+    """The stable identity behind a token: names may change, issuer and subject do not."""
     return principal_digest("oidc", claims["iss"], claims["sub"], "")

@@ -35,7 +35,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def middle(self) -> float:
-        """Where lines come in and go out."""
+        """The height at which lines come in and go out."""
         return self.y + self.height / 2
 
 

@@ -22,14 +22,14 @@ class Scale(msgspec.Struct, frozen=True):
     end: float
 
     def at(self, value: float) -> float:
-        """Where it stands. What lies outside stands outside."""
+        """The place of a value on the axis. A value outside of the range stands outside."""
         span = self.high - self.low
         share = (value - self.low) / span if span else 0.0
         return self.start + share * (self.end - self.start)
 
 
 class LogScale(msgspec.Struct, frozen=True):
-    """The same in powers of ten; what is below ``low`` stands at its foot."""
+    """A logarithmic axis; a value below ``low`` stands at its foot."""
 
     low: float
     high: float
@@ -37,7 +37,7 @@ class LogScale(msgspec.Struct, frozen=True):
     end: float
 
     def at(self, value: float) -> float:
-        """Where it stands."""
+        """The place of a value on the axis."""
         span = math.log10(self.high / self.low)
         share = math.log10(max(value, self.low) / self.low) / span if span else 0.0
         return self.start + share * (self.end - self.start)

@@ -25,7 +25,7 @@ MOST_CALLS: Final = 200
 DRAWN_WHOLE: Final = 60
 MOST_CHILDREN: Final = 12
 MOST_AT_THE_TOP: Final = 60
-"""Of the topmost call there is room for more: whoever follows a rest wants to see it."""
+"""The topmost call has room for more: a reader who follows a rest wants to see it."""
 
 _FAILED: Final = frozenset({Phase.FAILED, INDETERMINATE})
 _STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})
@@ -67,7 +67,7 @@ def state_of(pair: Pair) -> State:
 
 
 def trouble(pair: Pair) -> int:
-    """How urgently somebody should look at it: 0 not at all, 3 at once."""
+    """How urgently an operator should look at it: 0 not at all, 3 at once."""
     if pair.is_alarm:
         return 3
     if state_of(pair) in _FAILED:

@@ -1,4 +1,4 @@
-"""SVG elements as text that is safe to put on a page: whatever is not markup already is escaped."""
+"""SVG elements as text that is safe to put on a page: all that is not markup already is escaped."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Drawing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree_picture(drawing: Drawing, links: Links) -> Markup:
-    """The whole picture. It has its natural size; whoever wants it smaller scales it."""
+    """The whole picture in its natural size; a page scales it."""
     picture = laid_out(drawing.tops, left=LEFT, margin=MARGIN)
     marks = [
         *_caller(drawing, picture),
@@ -74,7 +74,7 @@ def tree_picture(drawing: Drawing, links: Links) -> Markup:
 
 
 def _caller(drawing: Drawing, picture: Picture) -> list[Markup]:
-    """The first client, which serves nobody, or what can be said of it."""
+    """The first client, which serves no call, or what can be said of it."""
     tops = [place for place in picture.places if place.parent is None]
     if not tops:
         return []
@@ -217,7 +217,7 @@ def _side(actor: str, row: LedgerEntry | None, x: float, y: float) -> list[Marku
 
 
 def _knob(place: Place, links: Links) -> list[Markup]:
-    """Folds what is below a call, or unfolds it. What is folded tells how many calls there are."""
+    """The knob that folds or unfolds what is below a call. A folded one shows how many calls it hides."""
     one = place.shown
     if one.call is None or not one.call.children:
         return []

@@ -26,7 +26,7 @@ PHASES: Final = (
     Phase.PROCESSING,
 )
 INDETERMINATE: Final = "INDETERMINATE"
-"""How a FAILED call is shown of which nobody knows whether its effects happened (A-34)."""
+"""How a FAILED call is shown if it is unknown whether its effects happened (A-34)."""
 
 State: TypeAlias = str
 """What a page shows of a call: its phase, or that it is indeterminate."""
@@ -35,7 +35,7 @@ STATES: Final[Sequence[State]] = (*PHASES[:2], INDETERMINATE, *PHASES[2:])
 """In the order that pictures and legends have them: how calls end, then those that have not."""
 
 CLASSES: Final[Mapping[State, str]] = {state: state.lower().replace("_", "-") for state in (*Phase, INDETERMINATE)}
-"""The name of a state's colour in the style sheet and of its symbol, so that no state is told by colour alone."""
+"""The name of a state's colour in the style sheet and of its symbol, so that no state is shown by colour alone."""
 
 LABELS: Final[Mapping[State, str]] = {
     Phase.ABSENT: "Absent",
@@ -106,7 +106,7 @@ def duration(duration_ms: float) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:.0f}"  # noqa: PLR2004 - Two digits tell enough.
+    return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:.0f}"  # noqa: PLR2004 - Two digits are enough.
 
 
 def count(value: float) -> str:

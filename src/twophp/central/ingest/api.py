@@ -80,7 +80,7 @@ async def ingest(request: Request, central: CentralPart, principal: ServiceOnly)
 
 
 async def _writer(central: Central, principal: Principal) -> Service:
-    """The service that pushes. A token knows its own; of an identity provider's subject, registering again tells."""
+    """The service that pushes. A token names its own; a subject of an identity provider is registered again."""
     if principal.credential.startswith(OIDC):
         return await central.store.register(principal.name, None, principal.credential, central.clock())
     if principal.service_ledger_id is None:

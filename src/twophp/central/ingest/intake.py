@@ -27,11 +27,11 @@ from twophp.core.records import Instant
 
 ID_CHARS: Final = 255  # A-13
 TEXT_CHARS: Final = 4_096
-"""So many characters may all other texts of a row have together."""
+"""At most this many characters have all other texts of a row together."""
 PIECE: Final = 256
-"""So many rows are looked at together: few enough that none is old before it is done with."""
+"""This many rows are looked at together: few enough that none is old before it is processed."""
 MOST: Final = 2**53
-"""No time and no count is as large: more than a program in JavaScript can count to."""
+"""Every time and count is below this: a program in JavaScript cannot count further."""
 
 FOREIGN_ROW: Final = "foreign_row"
 VERSION_CONFLICT: Final = "version_conflict"
@@ -133,7 +133,7 @@ def _fit(taken: Taken, writer: Service, entries: Sequence[LedgerEntry], at: Inst
 
 
 def _judged(taken: Taken, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Iterator[Values]:
-    """The same, one by one: a refusal is told before what comes behind it is decided."""
+    """The same, one by one: a refusal is recorded before the next row is decided."""
     for entry in entries:
         refusal = _refusal(writer, entry)
         if refusal is None:
@@ -185,7 +185,7 @@ def _answer_known(taken: Taken, writer: Service, fields: Values, at: Instant, be
 
 
 def _adds_indeterminate(fields: Values, before: Values) -> bool:
-    """Whether it is the version that is here, and says of it that nobody knows whether the effects happened."""
+    """Whether it is the version that is here, and adds that it is unknown whether the effects happened."""
     is_this = fields[_VERSION] == before[_VERSION + 1]
     return is_this and fields[-1] and not before[-1] and _is_same([*fields[:-1], before[-1]], before)
 
@@ -195,7 +195,7 @@ def _is_same(fields: Values, row: Values) -> bool:
 
 
 def _are_plain(rows: Sequence[Values], service_ledger_id: str) -> bool:
-    """Whether nothing is wrong with any of these, told quickly. Where it says no, ``_refusal`` looks with care."""
+    """A quick check that none of these rows has anything wrong. If it says no, ``_refusal`` checks each row."""
     of = dict(zip(LedgerEntry.__struct_fields__, zip(*rows, strict=True), strict=True))
     client_ids, parents, actors, targets = (of[name] for name in _COMPARED)
     ids = [*client_ids, *of["server_correlation_id"], *parents]
@@ -226,7 +226,7 @@ def _refusal(writer: Service, entry: LedgerEntry) -> tuple[str, str] | None:
 
 
 def _unfit(entry: LedgerEntry) -> list[str]:
-    """What no database could keep, and nobody of good will would send."""
+    """Fields that no database can keep, and no honest writer sends."""
     ids = (entry.client_correlation_id, entry.server_correlation_id, entry.parent_reference_id, entry.service_ledger_id)
     texts = (
         *(entry.service_endpoint, entry.source, entry.target or "", entry.payload_ref or ""),

@@ -1,4 +1,4 @@
-"""Pulling a service's local ledger on demand (draft §9.6): in an incident nobody waits for the next batch.
+"""Pulling a service's local ledger on demand (draft §9.6): an operator need not wait for the next batch.
 
 The service answers on ``/_2php/ledger`` with the rows that it has not been told are here: rows only, never a payload
 (A-63). Each round acknowledges what the one before brought, so a pull goes on where it stands and ends by itself.
@@ -75,7 +75,7 @@ def management_token(key: bytes, service: str) -> str:
 def check_pull_url(url: str, *, allow_insecure: bool = False) -> str:
     """The URL, if a ledger can be pulled from there; raises ConfigError.
 
-    The path is ours, so that nobody makes us ask anything else of anybody.
+    The path is fixed, so that a registration cannot make the central ledger send other requests.
     """
     origin = read_origin(url, allow_insecure=allow_insecure)
     if not origin.path.endswith(PULL_PATH):
@@ -156,7 +156,7 @@ class Puller:
                 self.heard.drained(service.service_ledger_id, at)
             if drained or correlation_id is not None or refused_now == len(acks):
                 if acks:
-                    await self._ask(service, correlation_id, acks)  # So that the last ones are known to be here, too.
+                    await self._ask(service, correlation_id, acks)  # So that the service knows of the last rows, too.
                 return _pulled(service, rows, stored, refused, complete=drained)
         return _pulled(service, rows, stored, refused, complete=False)
 

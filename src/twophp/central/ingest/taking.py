@@ -1,4 +1,4 @@
-"""Taking rows up as a service's own, whether it has pushed them or was pulled: nobody speaks for another service."""
+"""Taking rows in as a service's own, pushed or pulled: no service speaks for another."""
 
 from __future__ import annotations
 

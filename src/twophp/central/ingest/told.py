@@ -1,9 +1,9 @@
-"""What services tell on demand and central does not keep: all about one call, and who executes what until when.
+"""What services answer on demand and central does not keep: all about one call, and who executes what until when.
 
 A ledger row says what became of a call; the journal behind it, the attempts and the obligations stay with the service
-(A-47), and so does its lease, which is renewed while somebody lives (A-54, ADR 20). Both are asked for with the
-management credential, by somebody who may pull, and shown to them. A service that cannot be asked is part of the
-answer, not an error: the other side may still have told what is wanted.
+(A-47), and so does its lease, which is renewed while its process lives (A-54, ADR 20). Both are asked for with the
+management credential, for an operator who may pull, and shown to that operator. A service that cannot be asked is part
+of the answer, not an error: the other side may still have given what is wanted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from twophp.core.pairing import PairKey
 from twophp.wire.evidence import EvidenceFacts, LeaseFacts
 
 MOST_ASKED: Final = 8
-"""So many services are asked for one answer."""
+"""At most this many services are asked for one answer."""
 
 
 class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What one service told, or why it did not."""
+    """What one service answered, or why it did not."""
 
     service: Service
     evidence: EvidenceFacts | None = None
@@ -43,7 +43,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> str:
-        """``ended``; ``held`` while somebody executes it; ``settled`` if it is over; else ``unknown``."""
+        """``ended``; ``held`` while a process executes it; ``settled`` if it is over; else ``unknown``."""
         if self.facts is None:
             return "unknown"
         if self.facts.has_ended:
@@ -57,7 +57,7 @@ def key_of(entry: LedgerEntry) -> PairKey:
 
 
 def keepers(rows: Sequence[LedgerEntry], services: Iterable[Service]) -> list[Service]:
-    """Who has something to tell about a call: whoever wrote a row of it, and the callee if its row is not here."""
+    """The services to ask about a call: each that wrote a row of it, and the callee if its row is not here."""
     written_by = {row.service_ledger_id for row in rows}
     has_server = any(row.actor == "server" for row in rows)
     called = set() if has_server else {row.target for row in rows}
@@ -96,7 +96,7 @@ async def _leases(puller: Puller, service: Service, keys: Sequence[PairKey]) -> 
     found = dict.fromkeys(keys[:MOST_LEASES], unknown)
     for facts in told:
         key = facts.client_correlation_id, facts.server_correlation_id
-        if key in found:  # Nobody speaks for calls that they were not asked about.
+        if key in found:  # A service answers only for the calls that it was asked about.
             found[key] = Lease(facts=facts)
     return found
 

@@ -26,9 +26,9 @@ PARTS: Final = (OVERVIEW, STALLED, SEARCH, TREE, INTENT, SERVICES, SLA, TOKENS, 
 
 
 def install(app: FastAPI) -> None:
-    """Add every page to the application, and refusals as pages for whoever has a browser.
+    """Add every page to the application, and refusals as pages for browsers.
 
-    ``app.state.central`` must be there by the time somebody asks.
+    ``app.state.central`` must be there before the first request.
     """
     app.state.page_of_problem = page_of_problem
     for part in PARTS:

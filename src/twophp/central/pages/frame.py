@@ -1,7 +1,7 @@
 """What every page has in common: who looks, what they may see, the headers, and what is said when something is wrong.
 
 A page is a function from a ``Visit`` to a response. ``reading`` and ``changing`` make endpoints of it: the first for
-whoever may read, the second for forms, which carry the session's own CSRF token or are refused.
+visitors who may read, the second for forms, which carry the session's own CSRF token or are refused.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ WORTH_PACKING_BYTES: Final = 1_000
 
 WRONG: Final[Mapping[int, tuple[str, str]]] = {
     400: ("That cannot be answered", "Something in the address, or in the form, is not as it should be."),
-    401: ("Log in first", "Nobody is known by what came with this request."),
+    401: ("Log in first", "This request came without a login that is known here."),
     403: ("Not for you", "None of your roles allows this."),
     404: ("Nothing here", "There is no page under this address. It may have been cut off on its way."),
     405: ("Not like that", "This address is not asked in this way."),
     422: ("That cannot be answered", "A part of the address is missing, malformed or unknown."),
     500: ("Something went wrong here", "It is in the log of the central ledger, with all that is known of it."),
-    502: ("Somebody else does not answer", "The identity provider or the service did not answer as it should."),
+    502: ("Another server does not answer", "The identity provider or the service did not answer as it should."),
     503: ("The database does not answer", "Try again in a moment."),
 }
 """What is said of a status: a title, and a sentence where nothing better is known."""
@@ -139,8 +139,8 @@ async def _guarded(request: Request, roles: Collection[Role], page: Page) -> Res
 def away_to_login(request: Request) -> Response:
     """Log in, then come back here.
 
-    Whoever follows a link from elsewhere arrives without their cookie, since that is what ``SameSite=Strict`` means.
-    They are sent here once more, from here; then the cookie comes along.
+    A browser that follows a link from another site sends no cookie: that is what ``SameSite=Strict`` means.
+    It is sent here once more, from here; then the cookie comes along.
     """
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
@@ -161,7 +161,7 @@ def wrong(request: Request, error: TwoPHPError) -> Response:
             status, told = 403, error.message
         case StoreError():
             log.warning("a page could not be made: %s", error)
-            status, told = 503, ""  # Nobody is told about the database.
+            status, told = 503, ""  # A page says nothing about the database.
         case ApiProblem(code="no_provider"):
             status, told = PROBLEMS[error.code].status, ""
         case _:
@@ -170,7 +170,7 @@ def wrong(request: Request, error: TwoPHPError) -> Response:
 
 
 def page_of_problem(request: Request, answer: Response) -> Response:
-    """A refusal of ours, for somebody who looks at it with a browser."""
+    """A refusal of ours, as a page for a browser."""
     problem = msgspec.json.decode(bytes(answer.body), type=Problem)
     page = _wrong(request, problem.status, problem.detail)
     for name in ("retry-after", "www-authenticate"):

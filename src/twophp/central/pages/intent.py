@@ -36,13 +36,13 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened, by the clock of whoever tells it."""
+    """Something that happened, by the clock of the side that reports it."""
 
     at: Instant
     who: str
     what: str
     kind: str = ""
-    since_ms: int | None = None  # After the first event that the same clock tells of.
+    since_ms: int | None = None  # After the first event of the same clock.
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ def _spelled(row: LedgerEntry, name: str) -> str | None:
 
 
 def events(pair: Pair) -> list[Event]:
-    """What the rows tell about time, in order. Two clocks tell it, and they may differ (A-56)."""
+    """The events of the rows, in order of time. Two clocks made the times, and they may differ (A-56)."""
     found = [event for row in pair.rows for event in _told_by(row)]
     return sorted(found, key=lambda event: event.at)
 

@@ -53,7 +53,7 @@ def _form(request: Request, after: str, told: str = "", status: int = 200) -> Re
 
 
 async def login(request: Request) -> Response:
-    """Begin a session, or say why not, in words that tell a stranger nothing."""
+    """Begin a session, or say why not, in words from which a stranger learns nothing."""
     try:
         fields = await fields_of(request)
     except TwoPHPError as error:

@@ -84,7 +84,7 @@ def ago(at: Instant | None, now: Instant) -> str:
 
 
 def short_id(id_: str) -> str:
-    """As much of an id as tells it apart on a page."""
+    """As much of an id as distinguishes it on a page."""
     if len(id_) == UUID_CHARS and id_.count("-") == 4:  # noqa: PLR2004 - A GUID has four.
         return id_[:SHORT_ID]
     return id_ if len(id_) <= LONG_ID else f"{id_[: LONG_ID - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -42,7 +42,7 @@ class SearchForm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_id_alone(self) -> bool:
-        """Whether somebody pasted an id."""
+        """Whether the search is one pasted id."""
         return bool(self.q) and not any(msgspec.structs.astuple(self)[1:])
 
 

@@ -20,7 +20,7 @@ QUIET_MS: Final = 60 * MINUTE_MS
 
 
 def freshness(service: Service, now: Instant) -> str:
-    """``fresh``, ``quiet`` or ``silent``: how long ago something arrived. Somebody with nothing to say is quiet too."""
+    """``fresh``, ``quiet`` or ``silent``: how long ago a row arrived. A service with nothing to send is quiet, too."""
     if service.last_sync_at is None:
         return "silent"
     since_ms = now - service.last_sync_at

@@ -25,9 +25,9 @@ class Stuck(StrEnum):
     """How badly a call hangs."""
 
     IN_TIME = "in_time"  # It may still be confirmed: nothing is wrong yet.
-    OVERDUE = "overdue"  # Its time is up, and nobody has said so yet.
+    OVERDUE = "overdue"  # Its time is up, and no row says so yet.
     EXPIRED = "expired"
-    CLEANED = "cleaned"  # Only the client's row still says that it expired; clients never hear of the rest (A-49).
+    CLEANED = "cleaned"  # Only the client's row still says that it expired; clients never learn of the rest (A-49).
     UNHEARD = "unheard"  # The server went on; the client's row does not know yet.
     SILENT = "silent"
 
@@ -46,7 +46,7 @@ _WENT_ON: Final = frozenset({Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED})
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is stuck: the row that knows best, how badly, and everybody who says so."""
+    """A call that is stuck: the row that knows best, how badly, and every row that says so."""
 
     entry: LedgerEntry
     kind: Stuck

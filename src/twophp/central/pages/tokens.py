@@ -70,7 +70,7 @@ async def create(visit: Visit, fields: Mapping[str, list[str]]) -> Response:
 
 
 async def revoke(visit: Visit, fields: Mapping[str, list[str]]) -> Response:
-    """Revoke a token; from the next request on it is nobody's."""
+    """Revoke a token; from the next request on it is unknown."""
     found = await visit.central.store.revoke_token(first(fields, "token_id"), visit.now)
     if not found:
         raise Refused("there is no such token", code="not_found")

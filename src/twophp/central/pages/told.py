@@ -1,4 +1,4 @@
-"""What the services on both sides tell about one call, when somebody who may pull asks them. It is shown, and not kept.
+"""What the services on both sides answer about one call when an operator who may pull asks. It is shown, not kept.
 
 Their journals, as far as they are about this call; what was owed to others, with its attempts; who executes it, until
 when, under which fence; the obligations that were reserved for it.
@@ -41,7 +41,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "WAITING_CONFIRM": "registered; waits for Phase 2",
     "PROCESSING": "confirmed; past the point of no return",
     "indeterminate": "failed, and nobody knows whether its effects happened",
-    "recovered": "taken over: the lease of whoever executed it had ended",
+    "recovered": "taken over: the lease of its executor had ended",
     "payload_purged": "payload destroyed, as its retention says",
     "attempt_failed": "attempt failed; to be made again",
     "taken_over": "taken over: the lease of the attempt had ended",
@@ -63,7 +63,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     dot: str
     what: str
     about: str
-    late_ms: int  # How much later somebody noticed.
+    late_ms: int  # How much later it was noticed.
     remark: str
 
 
@@ -92,7 +92,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def accounts_of(visit: Visit, pair: Pair, services: Sequence[Service]) -> list[Account] | None:
-    """What is told; None if nobody was asked, since nobody wanted to or was allowed to."""
+    """What the services answer; None if the visitor did not ask, or may not."""
     if not visit.asked(ASKED) or not visit.is_operator:
         return None
     told = await told_about(visit.central.puller, keepers(pair.rows, services), pair.key)
@@ -100,7 +100,7 @@ async def accounts_of(visit: Visit, pair: Pair, services: Sequence[Service]) -> 
 
 
 def can_be_asked(rows: Sequence[LedgerEntry], services: Sequence[Service]) -> list[Service]:
-    """Whoever has something to tell and said where."""
+    """The services that know of the call and have a pull URL."""
     return [service for service in keepers(rows, services) if service.pull_url is not None]
 
 

@@ -40,7 +40,7 @@ class Looking(msgspec.Struct, frozen=True, kw_only=True):
     def fold(self, pair: Pair) -> str:
         """Fold it, or unfold it again. A call that was folded for want of room gets a picture of its own."""
         server_id = pair.server_correlation_id
-        if server_id in self.opened:  # It is drawn with what is below it.
+        if server_id in self.opened:  # The call is drawn with what is below it.
             return self._address(folded=(*self.folded, server_id)[-MOST_FOLDED:])
         if server_id in self.folded:
             return self._address(folded=tuple(one for one in self.folded if one != server_id))

@@ -3,7 +3,7 @@
 Theory. Leaves are hashed as ``SHA-256(0x00 || leaf)``, nodes as ``SHA-256(0x01 || left || right)``; a tree of n leaves
 splits at the largest power of two below n. A *head* (size and root) binds every leaf and its place. From it follow two
 proofs, each of as many hashes as the tree is high: a leaf is in the tree (*inclusion*), and one tree continues another
-(*consistency*). Whoever keeps an old head finds out with them that a row was rewritten, removed or slipped in between.
+(*consistency*). The owner of an old head finds out with them that a row was rewritten, removed or slipped in between.
 
 A leaf is one version of one row, in the order of arrival: ``LEAF_TAG``, then the row as one MessagePack array of the
 fields of ``LedgerEntry`` in their order, ``sync_timestamp`` as it was assigned. ``indeterminate``, the last and younger
@@ -122,7 +122,7 @@ def inclusion_path(index: int, size: int) -> list[Range]:
 def consistency_path(old_size: int, new_size: int) -> list[Range]:
     """The subtrees from which both roots follow, from the bottom (RFC 9162 §2.1.4.1)."""
     if old_size in (0, new_size):
-        return []  # Everything continues nothing, and itself.
+        return []  # Every tree continues the empty tree, and itself.
     path = []
     start, end = 0, new_size
     while old_size != end:

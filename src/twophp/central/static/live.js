@@ -28,7 +28,7 @@ function concerns(row) {
   return ids.some((id) => document.querySelector(`[data-call="${CSS.escape(id)}"]`));
 }
 
-// At most so often, less often where a page takes long to make, and never for a window that nobody looks at.
+// At most so often, less often where a page takes long to make, and never for a hidden window.
 async function refresh() {
   wanted = true;
   if (busy) return;
@@ -44,7 +44,7 @@ async function refresh() {
   busy = false;
 }
 
-// Whoever is in the middle of something is left alone: open details stay open, focus and scrolling stay where they are.
+// A reader in the middle of something is not disturbed: open details stay open, focus and scrolling stay where they are.
 export async function swap(address) {
   const answer = await fetch(address, { headers: { Accept: "text/html" } }).catch(() => null);
   if (!answer || !answer.ok || answer.redirected) return false;

@@ -138,11 +138,11 @@ class Database:
 
 
 async def _leave(_connection: Any) -> None:
-    """Nothing is to be undone when a connection goes back: all that is ever set ends with its transaction."""
+    """Reset nothing when a connection goes back to the pool: every setting ends with its transaction."""
 
 
 async def _roll_back(transaction: Any) -> None:
-    """What is lost with its connection is rolled back by the server."""
+    """Roll back. If the connection is lost, the server does it."""
     try:
         await transaction.rollback()
     except THEIRS:
@@ -168,7 +168,7 @@ async def _insist_on_durability(connection: Any) -> None:
 
 
 async def _migrate(connection: Any) -> None:
-    """Bring the schema to this version of twophp; whoever else starts meanwhile waits."""
+    """Bring the schema to this version of twophp; another process that starts at the same time waits."""
     await connection.execute(SQL["lock_schema"])
     await connection.execute(SQL["make_schema_version"])
     there = await connection.fetchval(SQL["schema_version"])

@@ -37,7 +37,7 @@ from twophp.stores.clock import mint_uuid
 
 EXPORT_ROWS: Final = 1_000
 PROBES: Final = 8
-"""So many rows of a batch are looked for before it is taken for new."""
+"""This many rows of a batch are looked for before the batch is taken for new."""
 
 _COLUMNS: Final = ("sequence", *LedgerEntry.__struct_fields__)
 _astuple: Final = msgspec.structs.astuple

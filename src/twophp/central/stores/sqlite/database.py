@@ -4,7 +4,7 @@ A commit has a fixed price, and random ids cost a page of the log each unless th
 writer goes into one transaction. If one change fails, all are undone, and made again in a transaction each: a savepoint
 before each would cost a copy of every page they touch, whether or not one ever fails.
 
-In memory there is one connection for both, since nobody else could open it; an export then reads from a copy.
+In memory there is one connection for both, since a second could not open it; an export then reads from a copy.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from twophp.stores.sqlite.sql import migrations
 log: Final = logging.getLogger("twophp.central")
 
 MOST_WAITING: Final = 64
-"""So many batches may wait for the writer; whoever comes then is told to come again."""
+"""At most this many batches wait for the writer; a further one is refused, to be sent again."""
 MOST_TOGETHER: Final = 16
-"""So many share a transaction."""
+"""At most this many changes share a transaction."""
 CHECKPOINT_PAGES: Final = 16_384
 
 SQL: Final = statements(__package__)
@@ -102,7 +102,7 @@ class Database:
 
     async def read(self, question: Callable[[apsw.Connection], T]) -> T:
         """Ask; what ``question`` reads is of one moment."""
-        if self._poison is not None:  # Whoever reads may be the next to come: nobody writes before a token was read.
+        if self._poison is not None:  # A read may come first: every request reads its token before it writes.
             await self.write(_nothing)
         return await self._off_loop(self._reading, lambda: self._ask(question))
 
@@ -115,7 +115,7 @@ class Database:
                 cursor = await self._off_loop(thread, lambda: connection.execute(statement, values))
                 while rows := await self._off_loop(thread, lambda: _some(cursor, size)):
                     yield rows
-            finally:  # Whether or not the database was closed meanwhile.
+            finally:  # Also if the database was closed before the export ended.
                 await asyncio.get_running_loop().run_in_executor(thread, connection.close)
         finally:
             thread.shutdown(wait=False)
@@ -142,7 +142,7 @@ class Database:
             raise translate(error, self.path or "memory") from error
 
     async def _work(self) -> None:
-        """Write for all who wait, until nobody does; they are told after the commit."""
+        """Write until no change waits. Each caller gets its outcome after the commit."""
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
@@ -150,7 +150,7 @@ class Database:
                 changes = [change for change, _done in wishes]
                 try:
                     outcomes = await loop.run_in_executor(self._writing, self._transact, changes)
-                except Exception as error:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
+                except Exception as error:  # noqa: BLE001 - every waiting caller must receive it.
                     outcomes = [_Failure(error)] * len(wishes)
                 for (_change, done), outcome in zip(wishes, outcomes, strict=True):
                     self._tell(done, outcome)
@@ -187,7 +187,7 @@ class Database:
         """What one change says, or why it was undone."""
         try:
             return self._transact([change])[0]
-        except Exception as error:  # noqa: BLE001 - its caller hears of it; the others go on.
+        except Exception as error:  # noqa: BLE001 - its caller receives it; the others go on.
             return _Failure(error)
 
     def _commit(self, connection: apsw.Connection) -> None:
@@ -201,7 +201,7 @@ class Database:
             raise CommitUnknown(message) from error
 
     def _open_anew(self) -> None:
-        """A handle whose commit failed knows nothing for certain. Whoever sends again finds out what is there."""
+        """Reopen after a failed commit: the old handle knows nothing for certain. A repeated batch finds out."""
         log.warning("opening the database anew: %s", self._poison)
         for connection in {self._writer, self._reader}:
             connection.close(force=True)
@@ -209,7 +209,7 @@ class Database:
         self._poison = None
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
-        """Fold the log into the database. What was committed is safe in the log whatever happens here."""
+        """Fold the log into the database. What was committed is safe in the log if this fails."""
         try:
             connection.wal_checkpoint()
             self._log_pages = 0
