@@ -15,7 +15,7 @@ OK, FOUND, UNUSABLE = 0, 1, 2
 
 
 def run(*arguments: object) -> Result:
-    """Run one command; whatever it raises that is no exit is a failure of the test."""
+    """Run one command. An exception other than an exit fails the test."""
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -1,4 +1,4 @@
-"""``twophp central`` where it opens the database itself: what cannot work leaves nothing that nobody knows of."""
+"""``twophp central`` where it opens the database itself: what cannot work leaves nothing unnoticed behind."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_the_printed_head_can_be_expected_later(database: Path) -> None:
     bad = run("ledger", "verify", database, "--expect", "nonsense")
     assert bad.exit_code == UNUSABLE
     assert bad.stderr.startswith("error[bad_head]: 'nonsense' is not SEQ:HASH")
-    unset = run("ledger", "verify", database, "--expect", "")  # A script's variable that nobody set proves nothing.
+    unset = run("ledger", "verify", database, "--expect", "")  # A script's unset variable proves nothing.
     assert unset.stderr.startswith("error[bad_head]: ")
 
 

@@ -1,4 +1,4 @@
-"""``twophp demo`` as people run it: the draft's example with real processes, and nobody left behind however it ends."""
+"""``twophp demo`` as people run it: the draft's example with real processes, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def served_again(store: str) -> Iterator[str]:
             process.terminate()
 
 
-# However it ends, nobody is left behind.
+# However it ends, no process is left behind.
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def test_no_folder_no_file_no_write_ahead_log(well_kept: Path, tmp_path: Path) -
     assert doctor(tmp_path / "none" / "orders.db")["store.file"][0] == "fail"
     assert not (tmp_path / "none").exists()
     level, means, _remedy = doctor(tmp_path)["store.file"]
-    assert (level, means) == ("fail", f"{tmp_path} is no file")  # Nobody's first start makes one of it.
+    assert (level, means) == ("fail", f"{tmp_path} is no file")  # No first start makes one of it.
     raw(well_kept, "PRAGMA journal_mode = DELETE")
     assert doctor(well_kept)["store.log"][0] == "fail"
     well_kept.chmod(0o666)

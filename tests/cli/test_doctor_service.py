@@ -35,7 +35,7 @@ APP = """
         return Response()
 
 
-    def whoever(head):
+    def as_alice(head):
         return "alice"
 
 
@@ -48,7 +48,7 @@ APP = """
     wrapped = TwoPhaseMiddleware(plain, service="orders", **{settings})
 """
 GOOD = """{
-    "store": "sqlite:///orders.db", "identify": whoever,
+    "store": "sqlite:///orders.db", "identify": as_alice,
     "policies": {"POST /orders": Policy.standard(), "PUT /orders/{id}/lines/{line}": Policy.standard()},
 }"""
 numbers = itertools.count()
@@ -129,7 +129,7 @@ def test_times_that_will_hurt(well_kept: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_keys_that_nothing_falls_under(well_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = """{
-        "store": "sqlite:///orders.db", "identify": whoever,
+        "store": "sqlite:///orders.db", "identify": as_alice,
         "policies": {key: Policy.standard() for key in (
             "*", "/*", "POST /orders", "POST /order", "/x", "POST /x", "PUT /x", "PATCH /x", "DELETE /x",
             "PUT /orders/{id}/lines/{line}", "/z/*", "/z/{a}")},
@@ -159,9 +159,9 @@ def test_what_is_sent_to_unchecked_receivers(well_kept: Path, monkeypatch: pytes
 
 
 def test_an_application_that_cannot_start(well_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    everybody = GOOD.replace('"identify"', '"trusted_proxies": ["0.0.0.0/0"], "identify"')
+    trusting = GOOD.replace('"identify"', '"trusted_proxies": ["0.0.0.0/0"], "identify"')
     module = f"doctors_patient_{next(numbers)}"
-    text = textwrap.dedent(APP).replace("{settings}", everybody).partition("wrapped =")[0]
+    text = textwrap.dedent(APP).replace("{settings}", trusting).partition("wrapped =")[0]
     (well_kept.parent / f"{module}.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(well_kept.parent)
     monkeypatch.syspath_prepend(well_kept.parent)

@@ -32,7 +32,7 @@ WORKED_ROWS = [line.split() for line in WORKED.splitlines() if line]
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The worked example. Nobody may change it."""
+    """The worked example. No test may change it."""
     folder = tmp_path_factory.mktemp("chain")
     asyncio.run(fan_out(folder))
     return folder

@@ -1,4 +1,4 @@
-"""What a ledger holds was chosen by whoever called: it must not reach an operator's terminal as more than text."""
+"""What a ledger holds was chosen by callers: it must not reach an operator's terminal as more than text."""
 
 from __future__ import annotations
 

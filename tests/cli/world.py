@@ -1,4 +1,4 @@
-"""Participants with ledgers of their own: real stores, real machines, a clock by hand, and no network between them.
+"""Participants with ledgers of their own: real stores, real machines, a clock that the test sets, and no network.
 
 What travels over the wire in life is handed over here: a server registers, its client notes what it was told, and so
 on. Rows are the engine's and the call machine's own.
@@ -188,5 +188,5 @@ async def fan_out(folder: Path) -> None:
 
 
 def ledgers(folder: Path, *without: str) -> Iterator[str]:
-    """The files of a folder, in an order that helps nobody."""
+    """The files of a folder, in an order that helps no reader."""
     return (str(path) for path in sorted(folder.glob("*.db"), reverse=True) if path.stem not in without)

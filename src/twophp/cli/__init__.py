@@ -25,7 +25,7 @@ PLACES: Final = {
 def main() -> None:
     """Two-Phase HTTP: a mutation is registered by both sides before it runs, and runs once.
 
-    Exit codes: 0 fine, 1 something was found, 2 wrong usage or settings; 130 after Ctrl-C, 141 if nobody reads on.
+    Exit codes: 0 fine, 1 something was found, 2 wrong usage or settings; 130 after Ctrl-C, 141 if its reader ends.
     """
 
 

@@ -1,7 +1,7 @@
 """``twophp central``: run the central ledger, and manage its tokens, services and pulls.
 
 ``serve`` opens the database. Everything else asks a running central ledger by its URL, with an operator's token; only
-``token`` also takes a database, for the day on which nobody has a token any more.
+``token`` also takes a database, for the day on which every operator token is lost.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def token() -> None:
 def create_token(
     name: str, central: str, roles: tuple[str, ...], expires_days: int | None, token: str | None, *, as_json: bool
 ) -> None:
-    """Make a token for NAME and print its secret: it is told this once, and kept nowhere.
+    """Make a token for NAME and print its secret: it is shown this once, and kept nowhere.
 
     A service's token has the role service and the service's own name, and nothing else.
     """

@@ -100,7 +100,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
             one.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(f"port {port} is taken; choose another with --port", code="port_in_use") from error
-        raise ConfigError(f"nobody can listen on {host}:{port}: {error}", code="cannot_listen") from error
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}", code="cannot_listen") from error
     return opened
 
 
@@ -137,19 +137,19 @@ async def _serve(
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
-            if self.started:  # Not before: a first token must not be made where nobody is told of it.
+            if self.started:  # Not before: a first token must not be made unless it is shown.
                 actual = self.servers[0].sockets[0].getsockname()[1]
                 _announce("https" if more["tls_cert"] else "http", host, actual, await first_token(store))
 
         def handle_exit(self, sig: int, frame: Any) -> None:
-            app.state.central.stopping.set()  # Live feeds end by themselves, so nobody has to cut them off.
+            app.state.central.stopping.set()  # Live feeds then end by themselves and are not cut off.
             super().handle_exit(sig, frame)
 
     await Server(config).serve(sockets=listeners)
 
 
 def _announce(scheme: str, host: str, port: int, secret: str | None) -> None:
-    """Said once requests are answered, so that whoever waits for the line can begin."""
+    """Print the address once requests are answered, so that a script that waits for the line can begin."""
     shown = f"[{host}]" if ":" in host else host
     if secret is not None:
         click.echo(f"operator token, shown this once: {secret}")

@@ -1,7 +1,7 @@
 """What a ledger holds about one call beside its rows, as a document and in words.
 
 A file is read for itself. A central ledger has rows alone: it asks the services on both sides, if they can be asked and
-if whoever asks may pull (A-47, A-63).
+if its caller may pull (A-47, A-63).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def evidence_document(evidence: Evidence) -> dict[str, Any]:
 
 
 def print_evidence(ledger: str, told: Mapping[str, Any]) -> None:
-    """The same for people, whoever told it: a service leaves out what could quote somebody's business."""
+    """The same for people, of a file or of a service: a service leaves out what could quote business data."""
     out().print(f"\nIn {safe(ledger)}", markup=False)
     _print_facts(told["intent"])
     _print_facts(told["call"])

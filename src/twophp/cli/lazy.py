@@ -42,10 +42,10 @@ class Commands(click.Group):
         except UnicodeEncodeError:
             _say("bad_text", "an argument is no text: it holds bytes that are not UTF-8")
             ctx.exit(UNUSABLE)
-        except BrokenPipeError:  # Whoever reads, such as `head`, has seen enough: nothing was found, nothing is wrong.
+        except BrokenPipeError:  # The reader, such as `head`, has ended: nothing was found, nothing is wrong.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For what Python flushes at its end.
             ctx.exit(SIGNALLED + signal.SIGPIPE)
-        except OSError as error:  # A full disk, a folder that is somebody else's.
+        except OSError as error:  # A full disk, a folder of another user.
             _say("os_error", str(error))
             ctx.exit(UNUSABLE)
         except KeyboardInterrupt:

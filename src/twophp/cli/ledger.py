@@ -38,7 +38,7 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
 
 
 @ledger.command(
-    short_help="Prove that nobody changed a journal or a tree.",
+    short_help="Prove that a journal or a tree is unchanged.",
     epilog=examples(
         "ledger verify orders.db",
         "ledger verify sqlite:///orders.db --expect 42:9f86d081...",
@@ -58,10 +58,10 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
 def verify(
     ctx: click.Context, url_or_path: str, expect: str | None, proof: str | None, *, open_seals: bool, as_json: bool
 ) -> None:
-    """Prove that nobody changed the journal, or say which line; of a central ledger, that it holds what it held.
+    """Prove that the journal is unchanged, or say which line is not; of a central ledger, that it holds what it held.
 
     Finds edited, deleted and cut-off lines, and records and ledger rows that are not what the journal says. The service
-    may go on running meanwhile. Note the head it prints in another place: with --expect a journal that was rewritten
+    may go on running. Note the head it prints in another place: with --expect a journal that was rewritten
     as a whole is found, too. With --open-seals a payload or an answer that was changed or moved is found; the ring is
     the one beside the database, or what TWOPHP_KEYS or TWOPHP_KEYS_FILE says.
     """
@@ -103,8 +103,8 @@ def _verify_database(url: str, noted: ProvenHead | None, progress: Progress, *, 
 def migrate(url_or_path: str, *, as_json: bool) -> None:
     """Bring the file of a service or a client to the format of this version, and say how far it is.
 
-    A service does the same when it starts; here somebody can watch. Stop the services of an older version first: from
-    the first step on they can write no more. Whatever interrupts it, a full disk too, loses nothing: run it again. It
+    A service does the same when it starts; here you can watch. Stop the services of an older version first: from
+    the first step on they can write no more. An interruption, by a full disk too, loses nothing: run it again. It
     needs about as much room as the file has.
     """
     path = sqlite_path(url_or_path)

@@ -186,7 +186,7 @@ def pairs(
     CONFLICT               the rows contradict each other
 
     A call may be indeterminate beside its verdict: it FAILED, and nobody knows whether its effects happened. Look at
-    the business side before anybody makes it anew.
+    the business side before you make it anew.
 
     Exits with 1 if a call is in CONFLICT, or a row is missing that must be there; else with 3 if a call is
     indeterminate.

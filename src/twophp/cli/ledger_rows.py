@@ -31,8 +31,8 @@ from twophp.wire.instant import format_instant
 def stalled(ctx: click.Context, ledgers: tuple[str, ...], *, as_json: bool) -> None:
     """List what is not getting on: registered and not confirmed, or not confirmed in time.
 
-    These are the draft's two phases, WAITING_CONFIRM and TTL_EXPIRED, oldest first. What is PROCESSING though whoever
-    executed it has not been heard of since its lease ended is listed apart.
+    These are the draft's two phases, WAITING_CONFIRM and TTL_EXPIRED, oldest first. What is PROCESSING though its
+    process has not been heard of since its lease ended is listed apart.
 
     Exits with 1 if there is anything to list, so that a script can say: twophp ledger stalled orders.db || alert.
     """
@@ -87,8 +87,8 @@ def _advice(row: LedgerEntry, now: Instant) -> str:
         return "its process is gone; the service recovers it at its next sweep, if it runs"
     if row.phase is Phase.TTL_EXPIRED:
         kept = "its payload goes when the grace ends" if row.actor == "server" else "it never ran"
-        return f"nobody confirmed it in time; {kept}"
-    if left_ms > 0 and row.actor == "client":  # It writes down what it hears: the server may know more, or run it.
+        return f"it was not confirmed in time; {kept}"
+    if left_ms > 0 and row.actor == "client":  # Its row says what the client knows: the server may know more.
         return f"the client has heard of no outcome; unless it has confirmed already, it may for {lasted(left_ms)}"
     if left_ms > 0:
         return f"may still be confirmed for {lasted(left_ms)}"
@@ -155,7 +155,7 @@ def tail(ledgers: tuple[str, ...], limit: int, interval: float, *, follow: bool,
     With --follow, --json prints one row on each line. A row that changes twice between two looks is printed once, as
     it then is.
     """
-    watch = Watch(ledgers) if follow else None  # Before the first rows are read: what changes meanwhile comes twice.
+    watch = Watch(ledgers) if follow else None  # Before the first rows are read: a change in between comes twice.
     with joined(ledgers) as sources:
         newest = sources.newest(limit)
         oldest_first = newest.entries[::-1]

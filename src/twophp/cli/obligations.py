@@ -1,4 +1,4 @@
-"""``twophp obligations``: look at what services have reserved, give up what nobody will settle, export, report."""
+"""``twophp obligations``: look at what services have reserved, give up what will not be settled, export, report."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _payload(path: str, service: str | None, obligation_id: str, sealed: Sealed 
 def release(file: str, obligation_id: str, trace_id: str, *, as_json: bool) -> None:
     """Roll back one obligation that its owner will not settle, without waiting for its timeout.
 
-    Its key is free at once, and whatever its flow's release hook does is done by the service, now or when it next runs.
+    Its key is free at once. The service runs the release hook of its flow, now or when it next runs.
     Rolling back what was rolled back before succeeds and changes nothing. What is committed stays committed.
     """
     path = sqlite_path(file)
@@ -236,7 +236,7 @@ def release(file: str, obligation_id: str, trace_id: str, *, as_json: bool) -> N
 
 
 async def _release(path: str, service: str, flow: str, obligation_id: str, trace_id: str) -> Decision:
-    """As its service would do it. Which hooks that has nobody knows here, so the release is always owed."""
+    """As its service would do it. The service's hooks are not known here, so the release is always owed."""
     async with SQLiteStore(path) as store:
         vault = open_vault(f"sqlite:///{path}")
         rules = Rules(flows=frozenset({flow}), releases={flow: _by_the_service})
@@ -339,7 +339,7 @@ def _first_difference(exported: Sequence[bytes], lines: Iterator[AuditLine]) -> 
 def report(ctx: click.Context, file: str, since: str | None, *, as_json: bool) -> None:
     """Say whether obligations leak, by flow and state; the verdict is the exit code, too.
 
-    LEAKS (exit code 1) means that some were rolled back because nobody settled them in time, or are overdue right now.
+    LEAKS (exit code 1) means that some were rolled back since they were not settled in time, or are overdue now.
     """
     begin = 0
     if since is not None:

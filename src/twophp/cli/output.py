@@ -37,7 +37,7 @@ def note(text: str) -> None:
 
 
 def safe(value: str) -> str:
-    """Text from a ledger, harmless to a terminal: whatever was registered, it must not move a cursor."""
+    """Text from a ledger, harmless to a terminal: a registered text must not move its cursor."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in value)
 
 
@@ -84,7 +84,7 @@ def counted(count: int, noun: str) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value)))  # Bytes: JSON is UTF-8, whatever the terminal is.
+    click.echo(msgspec.json.format(msgspec.json.encode(value)))  # Bytes: JSON is UTF-8 on any terminal.
 
 
 @contextmanager

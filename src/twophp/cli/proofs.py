@@ -1,7 +1,7 @@
-"""``twophp ledger prove``, and ``verify`` against a central ledger: with nothing but hashes in hand (RFC 9162).
+"""``twophp ledger prove``, and ``verify`` against a central ledger: with hashes alone (RFC 9162).
 
-A head is ``SIZE:ROOT``. Whoever notes one in another place finds out later if anything before it was rewritten, removed
-or slipped in. Nothing the central ledger says of a proof is believed: leaves are hashed here, and paths walked here.
+A head is ``SIZE:ROOT``. An operator who notes one in another place finds out later if a leaf before it was rewritten,
+removed or slipped in. The central ledger is not believed about a proof: leaves are hashed here, and paths walked here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT_BYTES: Final = 32
 
 
 class TreeHead(msgspec.Struct, frozen=True):
-    """A tree head that somebody noted."""
+    """A tree head that an operator noted."""
 
     size: int
     root: bytes

@@ -142,7 +142,7 @@ def _said(status: Status) -> str:
 @json_option
 @click.pass_context
 def resolve(ctx: click.Context, url_or_path: str, logical_request_key: str, *, as_json: bool) -> None:
-    """Find out for good what became of a key, after a commit that nobody could tell the end of.
+    """Find out for good what became of a key, after a commit whose end is unknown.
 
     Exit code 0 means CONSUMED, 1 ABSENT: no earlier attempt can come through any more, and the request may be issued
     again with the same key.

@@ -1,4 +1,4 @@
-"""A central ledger over HTTP, for commands: asked with an operator's token, its problems told as our errors."""
+"""A central ledger over HTTP, for commands: asked with an operator's token, its problems raised as our errors."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _origin(url: str) -> Origin:
 
 
 class _Document(dict[str, Any]):
-    """What the API answers. If something is not in it that must be, somebody else has answered."""
+    """What the API answers. If a member that must be there is missing, another server has answered."""
 
     def __missing__(self, name: str) -> Any:
         raise Refused(f"{STRANGER}: it says nothing of {name}", code=BAD_ANSWER)
@@ -124,7 +124,7 @@ class CentralLedger:
     """The central ledger as a source of rows, beside local files."""
 
     services: frozenset[str] = frozenset()
-    """Nobody's rows are all here for certain: whoever asks the API, or the page, is told why one is missing."""
+    """Empty: no service's rows are all here for certain. The API and the pages say why a row is missing."""
 
     def __init__(self, url: str) -> None:
         self.name = url
@@ -133,7 +133,7 @@ class CentralLedger:
         self._in_trees: set[str] = set()
 
     def told_about(self, client_correlation_id: str, server_correlation_id: str) -> list[tuple[str, dict[str, Any]]]:
-        """Histories stay with the services, who are asked for them; whoever may not pull hears nothing."""
+        """Histories stay with the services, who are asked for them; a caller who may not pull gets none."""
         both = f"{quote(client_correlation_id, safe='')}/{quote(server_correlation_id, safe='')}"
         try:
             document = self._remote.find(f"/v1/intents/{both}")

@@ -158,7 +158,7 @@ _SPANS: Final = {
 
 
 def latencies(entry: LedgerEntry) -> dict[str, int]:
-    """What a row tells about time, each by the clock of whoever wrote it (A-56).
+    """The durations in a row, each by the clock of its writer (A-56).
 
     A server's: from Phase 1 to Phase 2, then to the outcome. A client's: from the answer to Phase 1 to that to Phase 2.
     """
@@ -216,7 +216,7 @@ def rows_document(entries: Sequence[LedgerEntry], ledger_of: LedgerOf) -> list[d
 
 
 def pair_document(pair: Pair, ledger_of: LedgerOf) -> dict[str, Any]:
-    """A call: its verdict, its rows, and what they tell about time."""
+    """A call: its verdict, its rows, and their durations."""
 
     def side(entry: LedgerEntry | None) -> dict[str, Any] | None:
         if entry is None:

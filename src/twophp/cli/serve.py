@@ -24,7 +24,7 @@ _NOT_OFFERED: Final = {
     "reload_excludes": (),
     "reload_delay": 0.25,
 }
-"""What uvicorn is told of options that have no meaning here, or no place: a service is not reloaded."""
+"""The values of uvicorn's options that have no meaning here: a service is not reloaded."""
 _OURS: Final = frozenset({"app", "version"})
 
 

@@ -24,7 +24,7 @@ from twophp.ports import MOST_ROWS, Calls, Evidence, Find, Question, Tail, Tree
 from twophp.stores.sqlite.reader import LedgerReader, ledger_reader
 
 NamedEvent: TypeAlias = tuple[str, dict[str, Any]]
-"""The name of whoever says something about a call, and what."""
+"""The name of a source that knows something about a call, and what it knows."""
 
 _ONE_SIDED: Final = frozenset({Verdict.CLIENT_ONLY, Verdict.SERVER_ONLY})
 
@@ -36,7 +36,7 @@ class LedgerSource(Protocol):
 
     @property
     def services(self) -> frozenset[str]:
-        """Whose rows are all here: if one of theirs is missing, it is missing for good."""
+        """The services whose rows are all here: a missing row of theirs is missing for good."""
         ...
 
     def entries(self, question: Question) -> Sequence[LedgerEntry]:
@@ -189,12 +189,12 @@ class Ledgers:
 
 
 def _writing(entry: LedgerEntry) -> tuple[str, ...]:
-    """Which row it is, in whatever version, and whose."""
+    """Which row it is, in any version, and of which writer."""
     return entry.client_correlation_id, entry.server_correlation_id, entry.actor, entry.service_ledger_id
 
 
 class Watch:
-    """Tells what has changed since it was last asked. Each look opens the files anew, so nobody's log is held up."""
+    """Tells what has changed since it was last asked. Each look opens the files anew, so that no log is held up."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._seen: dict[str, int] = {}

@@ -70,7 +70,7 @@ class Ear(httpx2.BaseTransport):
         return response
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._inner.close()
 
     def _note(self, message: Message) -> None:
@@ -104,7 +104,7 @@ class Caller:
             return self._http.post(self._url, json=order)
 
     def confirm(self, client_correlation_id: str, server_correlation_id: str) -> httpx2.Response:
-        """Phase 2 by hand, past the transport: it sets these headers itself and takes them from nobody else."""
+        """Phase 2 past the transport, which sets these headers itself and takes them from no caller."""
         headers = emit.phase_two_request(
             client_correlation_id=client_correlation_id, server_correlation_id=server_correlation_id
         )

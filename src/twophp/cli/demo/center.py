@@ -1,6 +1,6 @@
 """The demo's central ledger, as a process of its own: ``python -m twophp.cli.demo.center SPEC``.
 
-Everybody who may come near it has a token of their own, made here before it is started.
+Each participant and the operator has a token of its own, made here before it is started.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ OPERATOR: Final = "operator"
 
 
 class CenterSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the central ledger is told when it is started."""
+    """The arguments of the central ledger's process."""
 
     store: str
     listener: int
 
 
 class Center:
-    """Where it is, and who may come near it."""
+    """Its database, its URL and its tokens."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -52,11 +52,11 @@ class Center:
         return self._secrets[OPERATOR]
 
     def found(self, participants: Sequence[str]) -> None:
-        """Make the database, and a token for everybody."""
+        """Make the database, and a token for each participant and the operator."""
         asyncio.run(self._found(participants))
 
     def listen(self) -> socket.socket:
-        """On the port where a central ledger is looked for first, or any other if somebody is there."""
+        """On the port where a central ledger is looked for first, or any other if that port is taken."""
         try:
             listener = socket.create_server(("127.0.0.1", PORT))
         except OSError:

@@ -1,4 +1,4 @@
-"""The command: set the stage, play the scenes, tell them, and say with the exit code whether all was as promised."""
+"""The command: set the stage, play the scenes, report them, and say with the exit code whether all was as promised."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _folder(keep: Path | None) -> Path:
 
 @contextmanager
 def _ending_by_signal() -> Iterator[None]:
-    """A closed terminal or a polite kill ends the demo as Ctrl-C does: with nobody left behind."""
+    """A closed terminal or a polite kill ends the demo as Ctrl-C does: and leaves no process behind."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(SIGNALLED + number)

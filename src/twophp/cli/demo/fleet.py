@@ -41,7 +41,7 @@ class Child:
 
     @property
     def says(self) -> IO[bytes]:
-        """Where it says that it is ready."""
+        """The output on which the process says that it is ready."""
         assert self._process.stdout is not None
         return self._process.stdout
 
@@ -58,7 +58,7 @@ class Child:
         return ChildFailed(f"{self.name} (process {self.pid}) {what}; {last or 'its log is empty'}: {self.log}")
 
     def let_go(self) -> None:
-        """Ask it to end, twice: while it still starts it hears the signal alone, and needs no good order yet."""
+        """Ask it to end, twice: while it still starts it gets the signal alone, and needs no good order yet."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -79,14 +79,14 @@ class Child:
 
 
 class Fleet:
-    """All of them."""
+    """All processes of the demo."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.children: list[Child] = []
 
     def start(self, name: str, module: str, *arguments: str, listener: socket.socket) -> None:
-        """Start ``python -m module arguments``. It is given the socket, and nobody else keeps it."""
+        """Start ``python -m module arguments``. It is given the socket, and no other process keeps it."""
         log = self._folder / f"{name}.log"
         with log.open("ab") as errors, listener:
             process = subprocess.Popen(  # noqa: S603 - our own modules
@@ -148,5 +148,5 @@ def listening(names: Sequence[str]) -> dict[str, socket.socket]:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where it is."""
+    """The URL of a listening socket."""
     return f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""After the story: a call from time to time, and every row that changes, until somebody has seen enough."""
+"""After the story: a call from time to time, and every row that changes, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Changed = Callable[[LedgerEntry, str], None]
 
 
 def go_on(world: World, fleet: Fleet, changed: Changed) -> None:
-    """Make calls and tell of rows. Returns at Ctrl-C; raises ChildFailed as soon as a process is gone."""
+    """Make calls and report changed rows. Returns at Ctrl-C; raises ChildFailed as soon as a process is gone."""
     watch = Watch([str(path) for path in world.ledgers.values()])
     try:
         with _traffic(world):

@@ -46,7 +46,7 @@ _SHORT_HEADERS: Final = {
 
 
 def short(id_: str) -> str:
-    """Enough of a server's id to tell it from the others."""
+    """Enough of a server's id to distinguish it from the others."""
     return f"{safe(id_)[:SHORT_ID]}…"
 
 

@@ -1,4 +1,4 @@
-"""How the demo is told to a program: one JSON document, then one line for each row that changes."""
+"""The demo's output for a program: one JSON document, then one line for each row that changes."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class World:
-    """The client, everybody's ledger, and the central one."""
+    """The client, every participant's ledger, and the central one."""
 
     def __init__(self, folder: Path, caller: Caller, central: Remote) -> None:
         self.caller = caller
@@ -114,12 +114,12 @@ class World:
 
 
 def ledgers_in(folder: Path) -> dict[str, Path]:
-    """Everybody's ledger, by name."""
+    """Every participant's ledger, by name."""
     return {name: folder / f"{name}.db" for name in PARTICIPANTS}
 
 
 def runs_file(folder: Path, service: str) -> Path:
-    """Where a service's handler notes that it ran."""
+    """The file in which a service's handler notes that it ran."""
     return folder / f"{service}.runs"
 
 
@@ -204,7 +204,7 @@ def stalled(world: World) -> Scene:
         checks=(
             Check("WAITING_CONFIRM on both sides while there was time", moments[0]),
             Check("TTL_EXPIRED on both sides when it was over", moments[1]),
-            Check("the client was told that it may safely begin anew", _may_begin_anew(errors[0])),
+            Check("the client learned that it may safely begin anew", _may_begin_anew(errors[0])),
             Check("no handler ran", runs == 0),
         ),
     )

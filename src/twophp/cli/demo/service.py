@@ -29,9 +29,9 @@ from twophp.client import AsyncTwoPhaseTransport, calling
 
 SLOWEST_CALL_S: Final = 20.0
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Without any authority's certificate, which nobody needs on loopback: reading them all would slow the first call."""
+"""Without any authority's certificate, which loopback does not need: reading them all would slow the first call."""
 POLICY: Final = Policy.standard(allow_shorter_ttl=True, delta_ms=60_000)
-"""A call may ask for less time, so that nobody waits thirty seconds to see one expire; the grace is a minute."""
+"""A call may ask for less time, so that it expires before thirty seconds are over; the grace is a minute."""
 
 
 class Shipping(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service is told when it is started."""
+    """The arguments of a service's process."""
 
     name: str
     listener: int  # The number of the socket it serves.
@@ -55,7 +55,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Service:
-    """An order comes in, and is passed on to whoever is next in the chain."""
+    """An order comes in, and is passed on to the next services in the chain."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -90,7 +90,7 @@ class Service:
             yield
 
     async def order(self, request: Request) -> JSONResponse:
-        """Do the work, once. Everybody further down is called while this call is served, so they are its children."""
+        """Do the work, once. The next services are called while this call is served, so these are its children."""
         order = await request.json()
         intent = current_intent()
         assert intent is not None, "the demo's client speaks 2PHP"

@@ -1,4 +1,4 @@
-"""The whole performance: the same for people and for programs, told by whoever tells it."""
+"""The whole performance: the same for people and for programs; a ``Telling`` reports it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOGGER: Final = "twophp"
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything there is to tell when all was played."""
+    """All results, when every scene was played."""
 
     stage: Stage
     scenes: tuple[Scene, ...]
@@ -34,7 +34,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Telling(Protocol):
-    """Who tells it."""
+    """How the demo is reported, step by step."""
 
     def begin(self) -> None:
         """Before anything is started."""
@@ -49,7 +49,7 @@ class Telling(Protocol):
         ...
 
     def told(self, scene: Scene) -> None:
-        """After it."""
+        """After a scene."""
         ...
 
     def end(self, ending: Ending) -> None:
@@ -61,7 +61,7 @@ class Telling(Protocol):
         ...
 
     def changed(self, entry: LedgerEntry, ledger: str) -> None:
-        """A row has changed meanwhile."""
+        """A row has changed since the last one."""
         ...
 
 

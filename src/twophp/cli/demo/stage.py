@@ -34,7 +34,7 @@ class Stage:
         self.center = Center(folder / "central")
 
     def start(self) -> None:
-        """Start everybody. Each is told where the others are, so all sockets are there before the first begins."""
+        """Start every process. Each gets the others' addresses, so all sockets are there before the first begins."""
         self.center.found(PARTICIPANTS)
         listener = self.center.listen()
         center = CenterSpec(store=self.center.store, listener=listener.fileno())
@@ -65,7 +65,7 @@ class Stage:
 
 @contextmanager
 def stage(folder: Path) -> Iterator[Stage]:
-    """Everybody is started inside, and nobody is left behind."""
+    """Every process is started inside, and none is left behind."""
     made = Stage(folder)
     with made.fleet:
         made.start()

@@ -1,4 +1,4 @@
-"""How the demo is told to people: what went over the wire, what the ledgers hold, and a verdict for each scene."""
+"""The demo's output for people: what went over the wire, what the ledgers hold, and a verdict for each scene."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TITLES: Final[Mapping[str, str]] = {
 }
 OPENINGS: Final[Mapping[str, str]] = {
     "good": "The client orders tea with one ordinary POST. Its HTTP transport makes two phases of it:",
-    "failing": "Coffee is sold out at the far end, in serviceE1. Everybody on the way there hears of it:",
+    "failing": "Coffee is sold out at the far end, in serviceE1. Every service on the way there learns of it:",
     "stalled": "No confirm gets through, as if the client had crashed after Phase 1:",
     "replayed": "A client that missed the answer cannot know whether its order ran. It simply confirms again:",
 }
@@ -66,7 +66,7 @@ LOOKS: Final = (
 
 
 class Story:
-    """Prints to a terminal, or to whatever takes its place."""
+    """Prints to a terminal, or to what takes its place."""
 
     def __init__(self) -> None:
         self._console = Stdout(highlight=False)

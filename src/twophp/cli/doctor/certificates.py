@@ -28,7 +28,7 @@ def check_certificate(path: str, now: Instant) -> Iterator[Finding]:
         return
     at = datetime.fromtimestamp(now / 1_000, UTC)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    names = ", ".join(_names(certificate)) or "nobody"
+    names = ", ".join(_names(certificate)) or "no name"
     if at >= end:
         yield fail(check, f"it expired on {end:%Y-%m-%d}", "renew it: no client connects")
     elif at < begin:

@@ -16,7 +16,7 @@ SYNC: Final = "let NTP or chrony discipline the clock, slewing and not stepping 
 
 
 def check_clock(wall_ms: int, steady_ms: int) -> Finding:
-    """Two clocks over the same while: one that people may set, and one that nobody can."""
+    """Two clocks over the same while: one that people may set, and one that cannot be set."""
     off_ms = abs(wall_ms - steady_ms)
     if off_ms > STEP_MS:
         means = f"the clock was set while this ran: {lasted(off_ms)} in {lasted(max(steady_ms, 0))}"

@@ -24,17 +24,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ok(check: str, means: str) -> Finding:
-    """As it should be."""
+    """A check that found nothing wrong."""
     return Finding(check=check, level="ok", means=means)
 
 
 def warn(check: str, means: str, remedy: str) -> Finding:
-    """It works, and may hurt."""
+    """A check that found a risk: the service works, and may be hurt."""
     return Finding(check=check, level="warn", means=means, remedy=remedy)
 
 
 def fail(check: str, means: str, remedy: str) -> Finding:
-    """It does not work, or does not keep its promise."""
+    """A check that failed: the service does not work, or does not keep a promise."""
     return Finding(check=check, level="fail", means=means, remedy=remedy)
 
 

@@ -79,4 +79,4 @@ def _made(noted: Any) -> TwoPhaseMiddleware:
 
 
 async def _nothing(_scope: Any, _receive: Any, _send: Any) -> None:
-    """An application that nobody calls."""
+    """An application that is never called."""

@@ -21,7 +21,7 @@ SHORT_LEASE_MS: Final = 3 * SECOND_MS
 LONG_LEASE_MS: Final = 600 * SECOND_MS
 MOST_HOLES: Final = 4
 NARROW_BITS: Final = {4: 16, 6: 48}
-"""A network with a shorter prefix holds more machines than anybody's proxies."""
+"""A network with a shorter prefix holds more machines than a service has proxies."""
 
 # What a request could look like, for keys and routes that leave something open.
 _FILLS: Final = ("zqx-nobody-calls-it-so", "1", "00000000-0000-4000-8000-000000000000")
@@ -33,7 +33,7 @@ Samples: TypeAlias = Sequence[tuple[str, str]]
 
 
 def check_service(settings: Settings, routes: Sequence[Any]) -> Iterator[Finding]:
-    """Everything that the settings and the application's routes tell."""
+    """All findings about the settings and the application's routes."""
     yield from _check_identity(settings)
     yield from _check_tls(settings)
     late = dict(unguarded(settings))
@@ -44,7 +44,7 @@ def check_service(settings: Settings, routes: Sequence[Any]) -> Iterator[Finding
 
 def _check_identity(settings: Settings) -> Iterator[Finding]:
     if settings.identify is anonymous:
-        means = "everybody is anonymous: whoever learns the two ids of an intent can confirm and read it"
+        means = "every caller is anonymous: one that learns the two ids of an intent can confirm and read it"
         yield warn("identity", means, "say who asks: bearer_jwt, mutual_tls, scope_user or a callable of your own")
     else:
         yield ok("identity", "callers are identified")
@@ -64,7 +64,7 @@ def _check_proxies(settings: Settings) -> Iterator[Finding]:
     wide = [network for network in settings.proxies.networks if network.prefixlen < NARROW_BITS[network.version]]
     if wide:
         means = f"all of {', '.join(map(str, wide))} is trusted: any machine there can say that it came by TLS"
-        yield warn("tls.proxies", means, "name the addresses of your proxies, and nobody else's, in trusted_proxies")
+        yield warn("tls.proxies", means, "name the addresses of your proxies, and no others, in trusted_proxies")
     elif settings.proxies.networks:
         yield ok("tls.proxies", f"trusted: {', '.join(map(str, settings.proxies.networks))}")
     else:
@@ -97,18 +97,18 @@ def _check_times(check: str, policy: Policy) -> Iterator[Finding]:
     if policy.ttl_ms < SHORT_TTL_MS:
         yield warn(check, f"a client has {ttl} to confirm: one slow round trip is too late", "lengthen ttl_ms")
     if policy.ttl_ms > LONG_TTL_MS:
-        yield warn(check, f"what nobody confirms is kept for {ttl}, with its payload", "shorten ttl_ms")
+        yield warn(check, f"an intent without a confirm is kept for {ttl}, with its payload", "shorten ttl_ms")
     if policy.delta_ms == 0:
         yield warn(check, "no grace: a confirm that arrives as the TTL ends finds its payload gone", "set delta_ms")
     if policy.delta_ms > policy.ttl_ms:
-        means = f"the grace of {lasted(policy.delta_ms)} is longer than the TTL: nobody is told about it"
-        yield warn(check, means, "lengthen ttl_ms instead, which clients are told")
+        means = f"the grace of {lasted(policy.delta_ms)} is longer than the TTL: no client learns of it"
+        yield warn(check, means, "lengthen ttl_ms instead, which clients receive")
     if policy.lease_ms < SHORT_LEASE_MS:
         means = f"where no lock tells that it lives, a process that pauses for {lease} is taken for dead"
         yield warn(check, means, "lengthen lease_ms")
     if policy.lease_ms > LONG_LEASE_MS:
         means = f"where no lock tells that its process died, a call stays PROCESSING for {lease}"
-        yield warn(check, means, "shorten lease_ms; it is renewed meanwhile")
+        yield warn(check, means, "shorten lease_ms; it is renewed while a handler runs")
 
 
 def _check_repeats(check: str, policy: Policy, late: str | None) -> Iterator[Finding]:
@@ -116,7 +116,7 @@ def _check_repeats(check: str, policy: Policy, late: str | None) -> Iterator[Fin
     if late is not None:
         yield warn(check, late, GUARD)
     if policy.on_crash == "rerun":
-        means = "on_crash=rerun: after a crash the handler runs again, whatever it had done"
+        means = "on_crash=rerun: after a crash the handler runs again, also if it had already acted"
         yield warn(
             check, means, "keep it only where the handler may run twice, or wrote through the intent's transaction"
         )

@@ -75,7 +75,7 @@ def examine(path: str) -> Health | Finding:
         return look_at(path, QUICK_LINES)
     except StoreUnavailable as error:
         return failed_with(
-            "store.schema", error, "make the file and its folder readable for whoever runs this, then again"
+            "store.schema", error, "make the file and its folder readable for the user who runs this, then again"
         )
     except TwoPHPError as error:
         is_central = error.code == "central_database"
@@ -111,9 +111,9 @@ def _check_file(path: str) -> Iterator[Finding]:
         yield warn("store.file", f"there is no database {path} yet", "start its service once, which makes it")
         return
     if file.stat().st_mode & 0o002:
-        yield fail("store.file", f"anybody can write {path}", f"chmod o-w {path}")
+        yield fail("store.file", f"every user can write {path}", f"chmod o-w {path}")
     elif not os.access(file, os.W_OK):
-        yield warn("store.file", f"whoever runs this cannot write {path}", "run this as the service's user")
+        yield warn("store.file", f"the user who runs this cannot write {path}", "run this as the service's user")
     else:
         yield ok("store.file", f"{path} can be written by its owner")
     if is_wal(path):
@@ -121,7 +121,7 @@ def _check_file(path: str) -> Iterator[Finding]:
     else:
         yield fail("store.log", "it keeps no write-ahead log", "start its service once, which turns it on")
     if log.exists() and log.stat().st_size > LONG_LOG_BYTES:
-        means = f"the log has grown to {log.stat().st_size // MIB:,} MiB: somebody has been reading for a long time"
+        means = f"the log has grown to {log.stat().st_size // MIB:,} MiB: a reader has been open for a long time"
         yield warn("store.log_size", means, "end long readers of the database, such as backups that hang")
 
 
@@ -130,7 +130,7 @@ def check_file_system(folder: Path, mount: Mount | None, environ: Mapping[str, s
     if "eatmydata" in environ.get("LD_PRELOAD", ""):
         yield fail("store.disk", "LD_PRELOAD names eatmydata: no sync reaches the disk", "unset LD_PRELOAD")
     if mount is None:
-        yield warn("store.disk", f"nobody can say what {folder} lies on", "make sure that it is a local disk")
+        yield warn("store.disk", f"it is unknown what {folder} lies on", "make sure that it is a local disk")
         return
     what = f"{folder} lies on {mount.kind} ({mount.point})"
     if mount.kind in FORGETS:
