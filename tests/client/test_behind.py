@@ -166,7 +166,7 @@ def test_what_could_not_be_written_is_said_and_found_out_later(
         said = http.post(f"{orders.url}/orders", json={"item": 1}).extensions["twophp"]
         here._handle._capacity = 0  # Its queue is full.
         here.flush()
-        (told,) = [record for record in caplog.records if "could not be told" in record.message]
+        (told,) = [record for record in caplog.records if "could not record it" in record.message]
         assert "store_overloaded" in told.message
         assert vars(told)["client_correlation_id"] == said["client_correlation_id"]
         assert phases(tmp_path) == ["WAITING_CONFIRM"], "open, as far as the ledger knows"

@@ -17,7 +17,7 @@ def library_of(request: Any) -> Any:
 
 
 def installed() -> list[Any]:
-    """Those of the two that are here, the newer first."""
+    """The installed ones of the two libraries, the newer first."""
     found = []
     for name in NAMES:
         try:

@@ -22,7 +22,7 @@ class KnownEndpoints:
         self._known: dict[tuple[str, str], bool] = {}  # Whether it recognises ids.
 
     def add(self, method: str, target: Target, *, recognises_ids: bool = False) -> None:
-        """It has just answered as one; what was known of it stays known."""
+        """Note that this endpoint has just answered as a 2PHP server; what was known of it stays known."""
         key = method, target.resource
         self._known[key] = recognises_ids or self._known.get(key, False)
         while len(self._known) > MOST:
@@ -30,7 +30,7 @@ class KnownEndpoints:
                 self._known.pop(next(iter(self._known)), None)
 
     def has(self, method: str, target: Target) -> bool:
-        """Whether it has."""
+        """Whether this endpoint has answered as a 2PHP server."""
         return (method, target.resource) in self._known
 
     def recognises_ids(self, method: str, target: Target) -> bool:

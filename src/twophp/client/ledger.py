@@ -32,7 +32,7 @@ from twophp.wire.rows import encode_batch
 log: Final = logging.getLogger("twophp.client")
 
 CALLBACK: Final = b"callback"
-HEARTBEATS: Final = 3  # So many fit into a lease.
+HEARTBEATS: Final = 3  # Renewals in the time of one lease.
 
 
 class Ledger:

@@ -20,7 +20,7 @@ from twophp.wire.targets import target_of
 
 EXTENSION: Final = "twophp"
 DRAINED_BYTES: Final = 64 * 1024
-"""So much of an unwanted answer is read, to keep its connection; a longer one costs the connection."""
+"""At most this much of an unwanted answer is read, to keep its connection. A longer one is closed with it."""
 TIMEOUT: Final = {"connect": 5.0, "read": 30.0, "write": 5.0, "pool": 5.0}
 """For requests of the reconciler: no caller says how long they may take."""
 
@@ -51,7 +51,7 @@ def asked_by(request: Any, body: bytes, settings: Settings, hop: Hop | None = No
 
 
 def refused(code: str, message: str) -> PhaseError:
-    """Nothing was sent, and nothing will be until something changes."""
+    """The error for a request that was not sent, and never will be as it is."""
     return PhaseError(message, code=code, advice=Advice.FIX)
 
 
@@ -90,7 +90,7 @@ class Body:
 
     @property
     def content(self) -> bytes:
-        """All of it."""
+        """The whole body."""
         return b"".join(self._chunks)
 
 

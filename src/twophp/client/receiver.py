@@ -137,7 +137,7 @@ class CallbackReceiver:
 
 
 async def _body(receive: Receive) -> bytes:
-    """As much as an acknowledgement may have, and one byte more, which is refused."""
+    """The body, up to one byte more than an acknowledgement may have: a body that long is refused."""
     body = b""
     while len(body) <= MAX_BODY_BYTES:
         message = await receive()

@@ -109,7 +109,7 @@ def _finding_out(call: Call, around: TransportContext) -> Generator[Effect, Any,
         return _resolved(conversation.call or call, error.code, error.advice)
     yield Read(reply=outcome.reply)
     found = conversation.call or call
-    # Without a row there is only the answer: a server may tell its outcome and never its id (draft §5.5.7).
+    # Without a row there is only the answer: a server may send its outcome and never its id (draft §5.5.7).
     noted = (found.phase or found.stage).value
     phase = noted if conversation.call is not None else outcome.info["phase"] or noted
     return _ended(found, phase, outcome.reply)

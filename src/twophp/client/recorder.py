@@ -122,7 +122,7 @@ class CallRecorder:
         except StoreError as error:
             if begins and answer.phase is Phase.WAITING_CONFIRM:
                 raise
-            log.warning("a call is %s, and the ledger could not be told: %s", answer.phase, error, extra=self._ids())
+            log.warning("a call is %s, and its ledger could not record it: %s", answer.phase, error, extra=self._ids())
 
     def _confirm_by(self) -> Instant | None:
         """The deadline on the wall clock, for the reconciler that finds the call after a restart."""

@@ -48,7 +48,7 @@ def leave(carrier: MutableMapping[str, Any], request: Any, asked: CallRequest, o
 
 
 def arrive(carrier: MutableMapping[str, Any], request: Any) -> Hop | None:
-    """Where a request was redirected from. A request that is sent a second time was not: it is a new call."""
+    """Where a request was redirected from. A request that is sent a second time was not: that is a new call."""
     left: _Left | None = carrier.pop(KEY, None)
     return None if left is None or left.is_by(request) else left.hop
 

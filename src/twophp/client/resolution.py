@@ -47,9 +47,9 @@ DOUBTFUL: Final = "the server says that it expired, but a confirm may have been 
 
 Steps: TypeAlias = Generator[Effect, Any, Outcome]
 Heard: TypeAlias = Generator[Effect, Any, Outcome | float | None]
-"""The end; or how long to wait before asking again; or nothing that says anything."""
+"""The outcome; or how long to wait before asking again; or None if the answer says nothing of the outcome."""
 Status: TypeAlias = Generator[Effect, Any, Outcome | float | Reply | None]
-"""As ``Heard``; or an answer without a phase: no status read is offered there."""
+"""As ``Heard``; or an answer without a phase: that server offers no status read."""
 
 
 class Resolution(CallRecorder):

@@ -133,7 +133,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return super().__reduce__()  # type: ignore[return-value]
 
     def __deepcopy__(self, _memo: object) -> Self:
-        return self  # It never changes.
+        return self  # Settings never change.
 
     def shipping(self) -> Shipping | None:
         """Where this client's rows go, if anywhere."""

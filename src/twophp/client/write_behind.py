@@ -83,7 +83,7 @@ class WriteBehindQueue(ABC):
             self._ids.discard(id_)
         ids = {"client_correlation_id": id_, "server_correlation_id": told.server_correlation_id}
         if error is not None:
-            message = "a call is %s, and the ledger could not be told (%s): %s"
+            message = "a call is %s, and its ledger could not record it (%s): %s"
             log.warning(message, told.phase, error.code, error, extra=ids)
         elif decision is not None and decision.code is not None:
             log.warning("a call is %s, and its ledger says otherwise (%s)", told.phase, decision.code, extra=ids)
