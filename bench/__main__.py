@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def _console() -> Console:
-    """As wide as the bars need where nobody says how wide it is."""
+    """As wide as the bars need where the output has no width of its own."""
     console = Console()
     return console if console.is_terminal else Console(width=WIDTH)
 

@@ -53,7 +53,7 @@ RATES = {
 }
 REPLAY = {"asgi": 1.0, "uvicorn": 2.0}
 UNTOUCHED = 0.97
-BARE_US = 60.0  # The CPU of the bare request that the bar's microseconds were told for.
+BARE_US = 60.0  # The CPU of the bare request that the bar's microseconds were stated for.
 STORE_64 = 2  # The row of 64 callers.
 
 

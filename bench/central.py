@@ -1,8 +1,8 @@
-"""The central ledger: rows taken up against the raw limit of the same database, and a tree among few and many rows.
+"""The central ledger: rows taken in against the raw limit of the same database, and a tree among few and many rows.
 
 The raw limit is what the driver writes of the same rows into the same columns, without index and logic, in the same
 transactions: ``executemany`` for SQLite, COPY for PostgreSQL. Raw, new and re-sent take turns batch by batch, so
-whatever else the machine does strikes all three.
+other load on the machine strikes all three.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from twophp.stores.sqlite.sql import named
 
 ROWS = 50_000
 BATCHES = {"as_shipped": (250, 1), "of_a_fleet": (250, 16), "largest": (5_000, 1)}
-"""How many rows a batch has, and how many batches arrive at once: what a shipper sends unless told otherwise, the same
+"""How many rows a batch has, and how many batches arrive at once: what a shipper sends by default, the same
 from many services at the same time, and the most that is taken."""
 LARGEST = 5_000
 FEW, MANY = 10_000, 1_000_000

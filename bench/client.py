@@ -1,7 +1,7 @@
 """Calls per second through the transport, as a share of what the bare library does with the same two POSTs.
 
     ours    both phases through the transport: the client's row durable before Phase 2; the outcome is written behind
-            the answer, most often in the flush of the next call's row (ADR 19), and nobody waits for it
+            the answer, most often in the flush of the next call's row (ADR 19), and no caller waits for it
     plain   the same library sends the same two POSTs, and writes and syncs one line in between, on an event loop in a
             thread; it keeps no outcome, no journal and no lease, and could not go on after a crash
 
@@ -46,7 +46,7 @@ class Disk:
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
@@ -61,7 +61,7 @@ def _phase_two(client_id: str, answer: httpx2.Response) -> dict[str, str]:
 
 
 def _per_second(callers: int, calls: int, call: Callable[[], object]) -> float:
-    """So many threads, each making its share of the calls."""
+    """Calls per second of ``callers`` threads, each making its share of the calls."""
 
     def share() -> None:
         for _ in range(calls // callers):

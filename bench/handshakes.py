@@ -2,7 +2,7 @@
 
     ours      register, confirm and settle through ``Intents``: three durable changes, payload and response sealed
     one_each  the same code with ``batch_limit=1``, one transaction per change: by so many callers, and by one alone,
-              who waits for nobody; the quicker of the two counts (a)
+              who never waits for others; the quicker of the two counts (a)
     ceiling   a thread that does nothing but the statements `ours` wrote, in the batches `ours` made (b)
 
 All of them run in turn, several rounds, on fresh files in one directory; a ratio compares two figures of one round. The
@@ -82,7 +82,7 @@ SETTLE = Settle(fence=1, succeeded=True, status=201, resource_id="42")
 
 
 def new_commands() -> Commands:
-    """Of a client that nobody knows yet."""
+    """Commands with ids that the store does not know yet."""
     client_id, server_id, now = mint_uuid(), mint_uuid(), system_clock()
     register = Register(
         client_correlation_id=client_id,

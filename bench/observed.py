@@ -1,8 +1,8 @@
-"""What a server of the bench tells about itself at ``GET /observed``: the collector's pauses and the bytes of its log.
+"""What a server of the bench says of itself at ``GET /observed``: the collector's pauses and the bytes of its log.
 
 The pauses are those of Python's garbage collector, from ``gc.callbacks``. The bytes are what SQLite writes to files
 whose name ends in ``-wal``: a shim in front of the file system counts them, exactly and without the checkpoints. It is
-there only where ``BENCH_COUNT_LOG`` is set, in a server whose speed nobody measures.
+there only where ``BENCH_COUNT_LOG`` is set, in a server whose speed is not measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOG = "-wal"
 
 
 class Pauses:
-    """How long each collection took, since somebody asked last."""
+    """How long each collection took, since the last question."""
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -72,7 +72,7 @@ class CountedFile(apsw.VFSFile):
 
 
 def observe(app: Starlette) -> Starlette:
-    """Let the application tell. Its route is the last one: no other request is slower for it."""
+    """Add the report to the application. Its route is the last one: no other request is slower for it."""
     pauses, disk = Pauses(), CountingDisk() if os.environ.get(COUNT_LOG) else None
     gc.callbacks.append(pauses)
 

@@ -1,9 +1,9 @@
 """Latency under a fixed load: ``python -m bench.paced URL MODE RATE SECONDS CONNECTIONS RUN`` prints it as JSON.
 
 wrk sends as fast as it is answered, so its latency is that of a full server. Here handshakes (or requests) are due at
-fixed instants, ``RATE`` of them a second, whatever has been answered. One is sent over a connection that is free; if
+fixed instants, ``RATE`` of them a second, answered or not. One is sent over a connection that is free; if
 none is, it waits for one. Its latency counts from the instant at which it was due, so a server that stalls pays for
-everything that became due meanwhile (wrk2 measures so, too). A handshake ends with the answer to its second request.
+everything that became due in that time (wrk2 measures so, too). A handshake ends with the answer to its second request.
 
 One process, one thread, ``select``, whose timeouts are exact to about 50 µs; its collector is off.
 """

@@ -15,7 +15,7 @@ from bench.orders import Order, fastapi_orders
 
 
 def bare() -> FastAPI:
-    """Nothing in front of it."""
+    """The service without any package in front of it."""
     return fastapi_orders()
 
 

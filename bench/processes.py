@@ -1,6 +1,6 @@
 """Processes of the bench: uvicorn with one of ``bench.apps``, the receiver of callbacks, and what the kernel counts.
 
-Each is ended by whoever started it, by its own id.
+The process that started it ends it, by its own id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UTIME, STIME = 13 - AFTER_THE_NAME, 14 - AFTER_THE_NAME
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What a server tells about itself since it was asked last."""
+    """What a server reports about itself since the last question."""
 
     gc_ms: list[float]
     log_bytes: int
@@ -55,7 +55,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def free_port() -> int:
-    """A port that nobody has."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -82,7 +82,7 @@ def running(
 
 @contextmanager
 def receiving(folder: Path) -> Iterator[str]:
-    """Somebody who takes callbacks, in a process of its own; yields where."""
+    """A receiver of callbacks, in a process of its own; yields its URL."""
     pem, port = folder / "receiver.pem", free_port()
     write_certificate(pem)
     os.environ["BENCH_RECEIVER"] = str(pem)

@@ -1,4 +1,4 @@
-"""Who the callbacks of auto-confirm go to: a TLS server on loopback that says yes to everything.
+"""The receiver of auto-confirm's callbacks: a TLS server on loopback that says yes to everything.
 
 ``python -m bench.receiver PEM PORT`` serves with the key and the certificate that ``write_certificate`` has made.
 """
@@ -25,7 +25,7 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 
 def write_certificate(path: Path) -> None:
-    """A key and a certificate for loopback that signs itself, good for a day: whoever trusts the file trusts it."""
+    """A key and a self-signed certificate for loopback, good for a day. A client that trusts the file trusts it."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "twophp bench")])
     certificate = (
@@ -52,7 +52,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             writer.write(YES)
             await writer.drain()
     except (OSError, asyncio.IncompleteReadError):
-        pass  # Whoever hangs up is not counted here.
+        pass  # A client that hangs up is not counted here.
     writer.close()
 
 

@@ -72,7 +72,7 @@ class Servers(msgspec.Struct, frozen=True):
 
 
 def ways_in(say: Say) -> dict[str, str]:
-    """Those that are here."""
+    """The ways in that are installed."""
     if importlib.util.find_spec("twophp.uvicorn") is None:
         say("server: no twophp.uvicorn here; its variant is skipped")
         return {"asgi": WAYS_IN["asgi"]}

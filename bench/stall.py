@@ -51,7 +51,7 @@ class SlowFile(apsw.VFSFile):
         self._disk = disk
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        """Wait, as a busy disk would; others may run meanwhile."""
+        """Wait, as a busy disk would; other threads may run during that."""
         if self._disk.is_slow:
             time.sleep(SYNC_MS / 1e3)
         super().xSync(flags)

@@ -32,7 +32,7 @@ SERVICE = "orders"
 
 
 def filled(folder: Path, stored: int, say: Say) -> Path:
-    """A file with so many settled intents; filled by whoever asks first."""
+    """A file with so many settled intents; the first caller fills it."""
     path = folder / f"filled-{stored}.db"
     if not path.exists():
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -54,7 +54,7 @@ async def _timed(path: Path, now: Instant) -> float:
     async with SQLiteStore(str(path), clock=lambda: now) as store:
         ledger = await open_ledger(store, SERVICE, mint_uuid)
         intents = Intents(store, vault, ledger)
-        await _sweep(intents, now)  # Whatever was left open before.
+        await _sweep(intents, now)  # What was left open before.
         await _register_due(intents, now)
     async with SQLiteStore(str(path), clock=lambda: now) as store:  # Anew: beside requests a sweep has to hold back.
         intents = Intents(store, vault, ledger)

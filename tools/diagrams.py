@@ -49,7 +49,7 @@ OBLIGATION = """\
 ## Obligation: one tentative effect
 
 `src/twophp/core/obligation.py`. Overdue is Reserved at or over its timeout; it is never stored. A reserve is looked up
-under the state of whoever holds the same flow and key: it makes a new obligation, and a settled holder stays as it is.
+under the state of the holder of its flow and key: it makes a new obligation, and a settled holder stays as it is.
 """
 
 REGISTRAR = """\

@@ -85,7 +85,7 @@ class Served:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.app = await self._make()
-        listening = socket.create_server(("127.0.0.1", 0))  # Listens from now on, so nobody has to poll.
+        listening = socket.create_server(("127.0.0.1", 0))  # Listens from now on, so the caller need not poll.
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
         self._server = uvicorn.Server(config)

@@ -58,7 +58,7 @@ def pages(calls: list[traffic.Call]) -> Mapping[str, str]:
 
 
 def made_up_ids() -> MintId:
-    """Ids that are the same every time. Nobody but this tool ever meets them."""
+    """Ids that are the same every time. Only this tool uses them."""
     numbers = count(1)
     return lambda: str(UUID(bytes=hashlib.sha256(b"%d" % next(numbers)).digest()[:16], version=4))
 

@@ -20,7 +20,7 @@ LATEST = Path(__file__).parents[1] / "bench" / "latest.json"
 
 POLICY = {
     "ttl_ms": "how long an intent may be confirmed",
-    "delta_ms": "the server's own grace after that; no client is told",
+    "delta_ms": "the server's own grace after that; no client learns of it",
     "max_ttl_ms": "the most that `DTT-2PHP-Requested-TTL` can ask for; 0 stands for four times the TTL",
     "mode": "`sync`, or `async`: the confirm does not wait for the handler",
     "replay": "`REJECT`, or `REUSE`: a confirm within the grace is let in, if the guard agrees",
@@ -30,7 +30,7 @@ POLICY = {
     "allow_shorter_ttl": "a client may ask for less than the TTL",
     "literal_ttl_reject": "also what is settled is refused after its TTL, as draft §8.2 reads literally",
     "processing_timeout_ms": "how long a second confirm waits for the first; the timeout of what a handler reserves",
-    "lease_ms": "how long a handler is taken for alive where nobody can tell whether its process lives; it is renewed",
+    "lease_ms": "how long a handler is taken for alive where no lock shows that its process lives; it is renewed",
     "payload_retention_ms": "how long a settled intent's request is kept",
     "horizon_ms": "how long a settled intent answers repeats",
 }
@@ -65,7 +65,7 @@ SETTINGS = {
     "pull_url": "where it can; also `TWOPHP_PULL_URL`",
 }
 READ = {str: "", whole: "a whole number", number: "a number", flag: "`1` or `0`", names: "separated by commas"}
-# Not a keyword of their own, or told in the prose.
+# Not a keyword of their own, or described in the prose.
 ELSEWHERE = {"service", "identify", "endpoints", "proxies", "stored_headers"}
 
 

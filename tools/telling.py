@@ -1,4 +1,4 @@
-"""A service that tells made-up things about any call, for pictures: its journal, attempts, obligations and leases."""
+"""A service that answers made-up facts about any call, for pictures: its journal, attempts, obligations and leases."""
 
 from __future__ import annotations
 

@@ -137,12 +137,12 @@ class Caller:
         self._count = 0
 
     def fresh(self) -> str:
-        """A client's id that nobody has used."""
+        """A client's id that was not used before."""
         self._count += 1
         return f"00000000-0000-4000-8000-{self._count:012d}"
 
     def new(self) -> Headers:
-        """Our fields of a Phase 1 that nobody has sent. Made before the counting: a client's work is not the walk's."""
+        """Our fields of a new Phase 1. Made before the counting: a client's work is not the walk's."""
         return emit.phase_one_request(client_correlation_id=self.fresh())
 
     async def post(self, path: str, own: Headers, body: bytes = BODY, method: str = "POST") -> dict[bytes, bytes]:
@@ -269,7 +269,7 @@ async def _counted(exchange: Exchange) -> Walk:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """An auto-confirm's callback goes nowhere, and whoever delivers it says so."""
+    """Without logs: an auto-confirm's callback goes nowhere, and the outbox warns of it."""
     logging.disable(logging.ERROR)
     try:
         yield
