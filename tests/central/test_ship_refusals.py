@@ -62,7 +62,7 @@ async def test_rows_that_could_not_be_stamped_anew_are_stamped_with_the_next_reg
         await one.registers(1)
         sending = shipper(one, url, "t")
         with monkeypatch.context() as patch:
-            patch.setattr(one.store, "restamp", full)
+            patch.setattr(one.store, "reassign_ledger_id", full)
             await sending._visit()
             assert sending.failures == 1
         await sending._visit()
