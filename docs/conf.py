@@ -66,12 +66,6 @@ def _link(link: re.Match[str], file: PurePosixPath, name: str) -> str:
     return f"[{link[1]}]({os.path.relpath(pages, PurePosixPath(name).parent)}{link[3] or ''})"
 
 
-def leave_out_missing(_app: Sphinx, name: str, source: list[str]) -> None:
-    """Take the page of error codes out of the navigation while there is none."""
-    if name == "reference/index" and not (HERE / "errors.md").exists():
-        source[0] = source[0].replace("\n/errors\n", "\n")
-
-
 def leave_out_ids(_app: Sphinx, _what: str, _name: str, _of: Any, _options: Any, lines: list[str]) -> None:
     """Take the IDs of requirements out of a docstring."""
     lines[:] = REQUIREMENT.sub("", "\n".join(lines)).split("\n")
@@ -82,5 +76,4 @@ def setup(app: Sphinx) -> None:
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", append_rows)
     app.connect("source-read", bring_in)
-    app.connect("source-read", leave_out_missing)
     app.connect("autodoc-process-docstring", leave_out_ids)

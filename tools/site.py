@@ -91,8 +91,8 @@ def dead(path: Path, link: str, pages: dict[Path, Page]) -> str:
 
 
 def build(site: Path = SITE) -> None:
-    """Have Sphinx write the site; a warning ends it."""
-    options = ["-b", "html", "-W", "--keep-going", "-q", "-j", "auto", "-d", str(site.parent / "doctrees")]
+    """Have Sphinx write the site anew; a warning ends it. Pages hold what Sphinx does not know that they hold."""
+    options = ["-b", "html", "-W", "--keep-going", "-q", "-E", "-j", "auto", "-d", str(site.parent / "doctrees")]
     command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(site)]
     subprocess.run(command, cwd=ROOT, check=True)  # noqa: S603 - our own pages
 

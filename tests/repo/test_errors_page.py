@@ -20,7 +20,7 @@ ROWS = {code: re.split(r"\s*\|\s*", cells) for code, cells in ROW.findall(PAGE)}
 BY_NAME = {REPLAY_SURFACE_NOT_FIT, BROKEN_RULE, FOREIGN_ROW, VERSION_CONFLICT}
 """Raised with the code of a verdict, or told by an acknowledgement."""
 ANSWERS = {"REGISTRATION_HOLD", "REPLAY_DOMAIN_READY_AS_CRITERIA"}
-"""What the registrar answers and nobody raises: docs/registrar.md."""
+"""What the registrar answers and nobody raises: docs/reference/registrar.md."""
 
 
 def test_the_page_has_every_code_once_and_no_other() -> None:

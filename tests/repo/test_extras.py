@@ -32,8 +32,8 @@ def test_whatever_an_extra_brings_is_used(requirement: str) -> None:
     assert any(used.search(path.read_text(encoding="utf-8")) for path in (docs.ROOT / "src").rglob("*.py"))
 
 
-def test_the_readme_names_every_extra_and_no_other() -> None:
-    text = (docs.ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_page_of_the_installation_names_every_extra_and_no_other() -> None:
+    text = (docs.ROOT / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
     table = text.partition("| extra | brings |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines() for name in NAMED.findall(row.partition("|")[2].partition("|")[0])}
     assert named == set(EXTRAS)
