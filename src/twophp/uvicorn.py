@@ -289,16 +289,16 @@ class Protocol(HttpToolsProtocol):
         """Answer, or go on as uvicorn does: with a cycle, through all layers."""
         try:
             answer = await answering
-            if answer is not None and self._says(answer, lane):
+            if answer is not None and self._says(answer, lane.cycle or lane):
                 return
             given: Given = partial(_same, answer)
         except Exception as error:  # noqa: BLE001 - As in ``_answer``.
             given = partial(_raise, error)
         except BaseException as error:  # noqa: BLE001 - A shutdown that has waited long enough: uvicorn reports it.
-            await self.cycle_of(lane).run_asgi(partial(_raised, error))
+            await (lane.cycle or self.cycle_of(lane)).run_asgi(partial(_raised, error))
             return
         lane.scope[GIVEN] = given
-        await self.cycle_of(lane).run_asgi(self.app)
+        await (lane.cycle or self.cycle_of(lane)).run_asgi(self.app)
 
     def cycle_of(self, lane: Lane) -> RequestResponseCycle:
         """The request as uvicorn's cycle, in the state that uvicorn would have it in by now."""
@@ -322,6 +322,7 @@ class Protocol(HttpToolsProtocol):
             cycle.body += lane.body
         if not lane.has_told or lane.disconnected:
             event.set()
+        lane.cycle = cycle
         if self._latest() is lane:  # Else a later request waits in the pipeline.
             self.cycle = cycle
         return cycle

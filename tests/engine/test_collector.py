@@ -129,3 +129,14 @@ async def test_the_middleware_quiets_it_while_it_runs(tune: bool) -> None:
     assert (gc.get_freeze_count() > 0, gc.get_threshold()) == (tune, CALM if tune else PYTHONS)
     await middleware.stop()
     assert (gc.get_freeze_count(), gc.get_threshold()) == (0, PYTHONS)
+
+
+def test_a_forked_child_counts_its_own_services() -> None:
+    collector = Collector()
+    collector.begin()
+    collector.forget()
+    assert gc.get_threshold() == PYTHONS
+    collector.begin()
+    assert gc.get_threshold() == CALM
+    collector.end()
+    assert gc.get_threshold() == PYTHONS

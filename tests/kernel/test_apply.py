@@ -104,3 +104,14 @@ def test_a_put_keeps_the_keys_of_a_record_that_the_command_has_named_and_of_no_o
     assert seen == "seen"
     assert slots[A] is slots[by_flow_and_key("publish", "key")]
     assert (slots[A].record, slots[A].keys) == (renewed.record, record.keys())
+
+
+@pytest.mark.req("A-47")
+@pytest.mark.parametrize("versions", [(2, 2), (2, 3)])
+def test_a_change_puts_a_record_that_keeps_its_keys_once(versions: tuple[int, int]) -> None:
+    record = put("a").record
+    slots: Slots = dict.fromkeys(record.keys(), Slot(record, record.keys(), id=7, stored=1))
+    both = tuple(Put(record=replace(record, version=version), held=A) for version in versions)  # type: ignore[type-var]
+    (refused,) = run(slots, AdHocCommand((A,), lambda _records: Change(answer="made", puts=both))).answers
+    assert isinstance(refused, Failure)
+    assert slots[A].record is record

@@ -9,9 +9,11 @@ from twophp.asgi import answers
 from twophp.asgi.messages import Answer, Scope
 from twophp.asgi.runs import NOT_SETTLED
 from twophp.core.errors import StoreError, TwoPHPError
-from twophp.observability.conditions import Conditions
+from twophp.core.intent import Intent
+from twophp.observability.conditions import Conditions, ids_of, named
 
 log: Final = logging.getLogger("twophp.server")
+audit: Final = logging.getLogger("twophp.audit")
 
 
 def failed(error: TwoPHPError, scope: Scope, conditions: Conditions) -> Answer:
@@ -23,3 +25,9 @@ def failed(error: TwoPHPError, scope: Scope, conditions: Conditions) -> Answer:
         elif error.code != NOT_SETTLED:  # The execution that settles has logged it.
             log.error("a two-phase request failed", exc_info=error)
     return answers.closing(answer, scope) if error.code == "body_too_slow" else answer
+
+
+def audited(what: str, intent: Intent) -> None:
+    """Log a client that holds both ids of another's intent (draft §13.2): its state stays, an operator should know."""
+    message = "%s by another identity was refused: %s (%s)"
+    audit.warning(message, what, intent.service_endpoint, named(intent), extra=ids_of(intent))

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from twophp.asgi import answers
-from twophp.asgi.failures import failed
+from twophp.asgi.failures import audited, failed
 from twophp.asgi.messages import (
     Answer,
     Disconnected,
@@ -58,7 +58,6 @@ from twophp.wire.parse import PhaseOne, PhaseTwo, Request, StatusRead, asks_for_
 from twophp.wire.paths import bound_path, confirmed_path
 
 log: Final = logging.getLogger("twophp.server")
-audit: Final = logging.getLogger("twophp.audit")
 
 CONFIRM_BODY_LIMIT: Final = 64 * 1024  # A-09: read and thrown away.
 _CONFIRM_DIGITS: Final = len(str(CONFIRM_BODY_LIMIT))
@@ -125,6 +124,7 @@ class Handshake:
             if principal is None:
                 asking = authenticate(settings.identify, self._head(arrived))  # T1 row 2
                 principal = asking if isinstance(asking, str) else await asking
+                arrived.shape = self._shapes.of(scope["headers"])  # ``identify`` may have changed them.
             path = route_path(scope, arrived.path) if root else arrived.path
             asked = self._asked(arrived, path)  # T1 row 3
             kind = type(asked)
@@ -306,7 +306,9 @@ class Handshake:
         self, asked: PhaseOne, arrived: Arrived, principal: str, body: bytes, policy: Policy
     ) -> tuple[Register, StoredRequest]:
         """The command whose change makes an intent durable (draft §9.5), and what is kept of the request."""
-        server, scope, shape, path = self._server, arrived.scope, arrived.shape, arrived.path
+        server, scope, path = self._server, arrived.scope, arrived.path
+        # ``prevalidate`` may have changed the headers.
+        shape = arrived.shape if arrived.head is None else self._shapes.of(scope["headers"])
         headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
         method, query = arrived.method, scope.get("query_string", b"")
         client_id = asked.client_correlation_id or server.mint()  # A-35: a proxy stands in for what is missing.
@@ -437,7 +439,7 @@ class Handshake:
         """A confirm that was refused, repeated, or does not wait (T1 rows 4, 5, 8, 11)."""
         if type(decision.verdict) is Refuse:
             if decision.verdict.code == OTHER_IDENTITY:
-                _audit("confirm", _intent_of(decision))
+                audited("confirm", _intent_of(decision))
             return answers.refused(decision.verdict.code)
         return await self._runs.told_later(decision, _intent_of(decision), scope)
 
@@ -472,7 +474,7 @@ class Handshake:
         if intent is None or not answers.is_about(intent, path):
             raise Refused("no such intent", code="unknown_intent")
         if not compare_digest(intent.principal, principal):
-            _audit("status read", intent)
+            audited("status read", intent)
             raise Refused("another identity's intent", code=OTHER_IDENTITY)
         settled = await self._executions.settled(intent) if answers.has_outcome(intent) else None
         return answers.status_read(intent, settled, scope.get("root_path", ""), server.store.now())
@@ -486,12 +488,6 @@ def _refused(decision: IntentDecision) -> Answer:
     assert decision.code is not None
     over = decision.verdict is EXCEEDED  # There is room again when the next intent ends or expires.
     return answers.refused(decision.code, retry_after_s=answers.RETRY_AFTER_S if over else None)
-
-
-def _audit(what: str, intent: Intent) -> None:
-    """Log a client that holds both ids of another's intent (draft §13.2): its state stays, an operator should know."""
-    message = "%s by another identity was refused: %s (%s)"
-    audit.warning(message, what, intent.service_endpoint, named(intent), extra=ids_of(intent))
 
 
 def _intent_of(decision: IntentDecision) -> Intent:

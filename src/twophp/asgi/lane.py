@@ -35,6 +35,7 @@ class Lane:
         "access_log",
         "access_logger",
         "body",
+        "cycle",
         "default_headers",
         "disconnected",
         "flow",
@@ -61,13 +62,14 @@ class Lane:
         self.on_response = protocol.on_response_complete
         self.keep_alive = protocol.parser.should_keep_alive()
         self.body = b""
+        self.cycle: Any = None  # Of uvicorn's, once something unusual has needed one.
         self.has_told = False
         self.disconnected = self.response_started = self.response_complete = self.waiting_for_100_continue = False
 
     async def receive(self) -> Message:
         """The whole body, once; a second call waits for the end of the connection."""
         if self.has_told:
-            message: Message = await self.protocol.cycle_of(self).receive()
+            message: Message = await (self.cycle or self.protocol.cycle_of(self)).receive()
             return message
         self.has_told = True
         return {"type": "http.request", "body": self.body, "more_body": False}

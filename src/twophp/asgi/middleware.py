@@ -327,9 +327,9 @@ class TwoPhaseMiddleware:
                     self.app, self._settings, store, vault, writer, mint_uuid, watched.observer, watched.told
                 )
                 server.executions.around = self._around
-                self._handshake = Handshake(server, self._seen, self._conditions)
+                handshake = Handshake(server, self._seen, self._conditions)
             watched.watch(store.load)
-            self._server = server
+            self._server, self._handshake = server, handshake
         return self._server
 
     async def _close(self) -> None:

@@ -209,14 +209,17 @@ class Server:
         self._stopping.set()
         await asyncio.gather(self.outbox.close(within_s), _ended(self._loops, within_s))
         await _ended(self.recovering.values(), max(until - seconds(), 0.0))  # The last sweep may have begun some.
-        if self._shipper is not None:
-            await self._shipper.close()
-        await self.store.close()
-        if self._loops and self.settings.tune_collector:
-            collector.end()
-        # While a handler of ours runs, no other process may run its intent again: if it never ends, until this process
-        # does. A closing store finishes what it has accepted, so a confirm may have begun a handler during the close.
-        _when_over(self.executions.left(), partial(self.store.owners.release, self.owner))
+        try:
+            if self._shipper is not None:
+                await self._shipper.close()
+            await self.store.close()
+        finally:
+            if self._loops and self.settings.tune_collector:
+                collector.end()
+            # While a handler of ours runs, no other process may run its intent again: if it never ends, until this
+            # process does. A closing store finishes what it has accepted, so a confirm may have begun a handler during
+            # the close.
+            _when_over(self.executions.left(), partial(self.store.owners.release, self.owner))
 
     async def sweep(self) -> int:
         """Do what has become due, a bounded bite at a time, and begin to recover what a crash left behind."""

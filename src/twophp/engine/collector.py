@@ -17,6 +17,7 @@ program that has switched the collector off is left alone.
 from __future__ import annotations
 
 import gc
+import os
 from threading import Lock
 from typing import Final, TypeAlias
 
@@ -71,6 +72,15 @@ class Collector:
             gc.set_threshold(*self._found)
         self._found = None
 
+    def forget(self) -> None:
+        """A forked child: the services are its parent's, and the lock may be held by a thread that is not here."""
+        self._lock = Lock()
+        self._running = 0
+        if self._found is not None and gc.get_threshold() == CALM:
+            gc.set_threshold(*self._found)
+        self._found, self._may_unfreeze = None, False
+
 
 collector: Final = Collector()
 """The one of this process."""
+os.register_at_fork(after_in_child=collector.forget)

@@ -114,7 +114,7 @@ class Executions:
             bind=self._bind,
             trial=self._trial,
         )
-        execution = Execution(intent, running, context or copy_context())
+        execution = Execution(intent, running, copy_context() if context is None else context)
         self._running[key] = execution
         self._executing.add(execution)  # Until ``_execute`` ends, which spares the loop a callback.
         execution.task = loop.create_task(self._execute(execution, handler), context=execution.context)

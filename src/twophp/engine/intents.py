@@ -165,8 +165,14 @@ class Intents:
         return self._decide(DecideIntent((key_of(intent),), Renew(fence=intent.fence), policy, self._writer))
 
     def observed(self, decision: IntentDecision) -> None:
-        """Report to the observer a decision that came by ``then``. Called where the request or the execution runs."""
-        self._observer.decided(decision)
+        """Report a durable decision to the observer. Called where the request or the execution runs.
+
+        Observers are foreign code. One that raises must not keep a confirmed handler from its start.
+        """
+        try:
+            self._observer.decided(decision)
+        except Exception:
+            log.exception("an observer failed at a decision")
 
     async def try_out(self, intent: Intent, statements: tuple[Statement, ...]) -> None:
         """See ``TryStatements``."""
@@ -281,7 +287,7 @@ class Intents:
             if not self._resolves:
                 raise
             decision = await self._resolved(asked, error)
-        self._observer.decided(decision)
+        self.observed(decision)
         return decision
 
     async def _decide_again(self, asked: DecideIntent) -> IntentDecision:

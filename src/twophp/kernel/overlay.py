@@ -84,11 +84,16 @@ class Overlay:
         if change.drops or len(others) > 1 or (others and others[0].replaces is not None):
             self._make_or_undo(change, named)
             return
-        # Every check runs before the first slot is changed, so there is nothing to undo.
-        renewed = [(self._held(put, named), put) for put in change.puts if put.held is not None]
-        for put in others:
-            self._put(put, named, None)
-        for slot, put in renewed:
+        # Every check runs before the first slot is changed, so there is nothing to undo. Checks do not see each other's
+        # puts: a change that puts one record twice goes the longer way.
+        renewed = {self._held(put, named): put for put in change.puts if put.held is not None}
+        other_keys = others[0].record.keys() if others else ()
+        if len(renewed) + len(others) < len(change.puts) or any(self.slots.get(key) in renewed for key in other_keys):
+            self._make_or_undo(change, named)
+            return
+        if others:
+            self._put(others[0], other_keys, named, None)
+        for slot, put in renewed.items():
             self._enter(slot, put)
 
     def _make_or_undo(self, change: Change, named: Sequence[Key]) -> None:
@@ -98,7 +103,9 @@ class Overlay:
             for put in change.puts:
                 if put.replaces is not None:
                     self._drop(put.replaces, named, notes)
-                self._put(put, named, notes)
+                if put.held is not None:
+                    self._held(put, named)
+                self._put(put, put.record.keys(), named, notes)
             for key in change.drops:
                 self._drop(key, named, notes)
         except BaseException:
@@ -115,9 +122,8 @@ class Overlay:
             self._check_entry(put, slot)
         return slot
 
-    def _put(self, put: Put, named: Sequence[Key], notes: list[_Note] | None) -> None:
+    def _put(self, put: Put, keys: tuple[Key, ...], named: Sequence[Key], notes: list[_Note] | None) -> None:
         record = put.record
-        keys = record.keys()
         slot = self.slots.get(keys[0])
         if slot is not None and keys[0] not in named:
             slot = _seen(slot, named, notes)
