@@ -97,13 +97,13 @@ def test_an_application_that_takes_risks(well_kept: Path, monkeypatch: pytest.Mo
     ("identify", "left"),
     [
         ("anonymous", "nobody is known, so no late confirm is let in"),
-        ("whoever", "a late confirm needs no more than the same identity"),
+        ("as_alice", "a late confirm needs no more than the same identity"),
     ],
 )
 def test_late_confirms_without_a_guard_are_told_as_at_the_servers_start(
     well_kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, identify: str, left: str
 ) -> None:
-    settings = GOOD.replace("whoever", identify).replace("Policy.standard()", 'Policy.standard(replay="REUSE")', 1)
+    settings = GOOD.replace("as_alice", identify).replace("Policy.standard()", 'Policy.standard(replay="REUSE")', 1)
     (policy,) = app(well_kept.parent, monkeypatch, settings).findings["policy POST /orders"]
     assert policy[1] == f"REUSE without a late_confirm_guard: {left}"
     assert "late_confirm_guard=" in policy[2]

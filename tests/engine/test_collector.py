@@ -116,7 +116,9 @@ def test_a_process_is_collected_once() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("tune", [True, False])
-async def test_the_middleware_quiets_it_while_it_runs(tune: bool) -> None:
+async def test_the_middleware_quiets_it_while_it_runs(tune: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twophp.asgi.server.collector", Collector())  # Others of this process may still run.
+
     async def app(_scope: Any, _receive: Any, _send: Any) -> None: ...
 
     said: dict[str, Any] = {"identify": anonymous, "policies": Policy.standard(), "tune_collector": tune}
