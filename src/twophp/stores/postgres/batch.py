@@ -24,7 +24,15 @@ from twophp.kernel.overlay import Slot, Slots
 from twophp.ports import Command, Purge
 from twophp.ports import Statement as Extra
 from twophp.stores.postgres.chain import Chain, Supply
-from twophp.stores.postgres.driver import is_about_the_change, translate
+from twophp.stores.postgres.driver import (
+    THEIRS,
+    is_gone,
+    is_outage,
+    is_rolled_back,
+    may_be_decided_again,
+    of_a_statement,
+    translate,
+)
 from twophp.stores.postgres.kinds import (
     INSERT_ENTRY,
     KEYS,
@@ -268,7 +276,12 @@ class Batch:
                 raise StoreError(
                     "a statement may not end the transaction or reach beyond it", code="not_in_transaction"
                 )
-            await self._connection.executemany(extra.sql, extra.rows)
+            try:
+                await self._connection.executemany(extra.sql, extra.rows)
+            except THEIRS as error:
+                if is_gone(self._connection) or is_outage(error) or may_be_decided_again(error):
+                    raise
+                raise of_a_statement(error) from error
 
     async def _try(self, applied: Applied) -> None:
         """After all rows are written, which the statements on trial would meet. They are undone."""
@@ -277,7 +290,7 @@ class Batch:
             try:
                 await self._run_extra(statements)
             except Exception as error:
-                if not is_about_the_change(error):
+                if is_gone(self._connection) or is_outage(error) or is_rolled_back(error):
                     raise
                 applied.answers[place] = Failure(translate(error))
             await self._connection.execute(self._script.named("undo_trial"))

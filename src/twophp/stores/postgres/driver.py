@@ -27,13 +27,12 @@ try:
 except ImportError:  # pragma: no cover - the extra is part of what the tests install.
     asyncpg = None
     UNHEARD: tuple[Any, ...] = ()
-    REFUSED: tuple[Any, ...] = ()
     THEIRS: tuple[Any, ...] = ()
 else:
     # The server said nothing, or was cut off in the middle of a word: the driver then finds its own state impossible.
-    UNHEARD = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
-    THEIRS = (asyncpg.PostgresError, *UNHEARD)
-    REFUSED = (asyncpg.IntegrityConstraintViolationError, asyncpg.TransactionRollbackError)
+    UNHEARD = (asyncpg.InternalClientError, OSError, TimeoutError)
+    # An interface error is a closed connection or a statement that was used wrongly: the connection tells which.
+    THEIRS = (asyncpg.PostgresError, asyncpg.InterfaceError, *UNHEARD)
 
 __all__ = ["THEIRS", "asyncpg", "translate"]  # What the central ledger takes from here.
 
@@ -55,6 +54,10 @@ _SETTINGS: Final = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+_AWAY: Final = ("08", "53", "57", "58", "XX")
+"""Classes of SQLSTATE that say how the server is: its connections, its resources, its operator, its files, itself."""
+_READ_ONLY: Final = "25006"
+_CANCELED: Final = "57014"  # One statement was ended, by somebody or by a time limit. The server is well.
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
@@ -103,12 +106,13 @@ def _errors() -> tuple[tuple[Any, type[TwoPHPError], str, str], ...]:
         (said.InvalidCatalogNameError, ConfigError, "no_such_database", "there is no such database"),
         (said.IntegrityConstraintViolationError, ConstraintViolation, "constraint", "the change breaks a constraint"),
         (
-            (said.PostgresConnectionError, said.OperatorInterventionError, *UNHEARD),
+            (said.PostgresConnectionError, said.OperatorInterventionError, asyncpg.InterfaceError, *UNHEARD),
             StoreUnavailable,
             "store_unavailable",
             "the database does not answer",
         ),
         ((said.TransactionRollbackError, said.LockNotAvailableError), StoreUnavailable, "store_busy", "others hold it"),
+        ((said.PLPGSQLError, said.ProgramLimitExceededError), StoreError, "bad_change", "the database takes it not"),
         (said.PostgresError, StoreError, "store_error", "the database failed"),
     )
 
@@ -122,9 +126,29 @@ def is_gone(connection: Any) -> bool:
 
 
 def is_cut(error: BaseException) -> bool:
-    """Whether the session has ended, by whomever."""
+    """Whether the session has ended, by whomever. An interface error says so only if the connection does."""
     said = asyncpg.exceptions
+    if isinstance(error, said.QueryCanceledError):
+        return False
     return isinstance(error, (*UNHEARD, said.PostgresConnectionError, said.OperatorInterventionError))
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the database serves nobody now. Any other error is about what was asked of it."""
+    if not isinstance(error, asyncpg.PostgresError):
+        return isinstance(error, UNHEARD)
+    state = str(error.sqlstate or "")
+    return state != _CANCELED and (state[:2] in _AWAY or state == _READ_ONLY)
+
+
+def is_certain(error: Exception) -> bool:
+    """Whether an error that answers COMMIT says that all of it was rolled back."""
+    return isinstance(error, asyncpg.PostgresError) and not is_outage(error) and error.sqlstate != _CANCELED
+
+
+def is_standby(error: Exception) -> bool:
+    """Whether BEGIN was refused because it wants to write."""
+    return isinstance(error, asyncpg.exceptions.FeatureNotSupportedError)
 
 
 def may_be_decided_again(error: Exception) -> bool:
@@ -133,17 +157,29 @@ def may_be_decided_again(error: Exception) -> bool:
     return isinstance(error, said.UniqueViolationError | said.TransactionRollbackError)
 
 
+def is_rolled_back(error: Exception) -> bool:
+    """Whether the database gave up this transaction for another one's sake."""
+    return isinstance(error, asyncpg.exceptions.TransactionRollbackError)
+
+
 def is_taken(error: Exception) -> bool:
     """Whether a key is another row's."""
     return isinstance(error, asyncpg.exceptions.UniqueViolationError)
 
 
-def is_about_the_change(error: Exception) -> bool:
-    """Whether the server is well, and what it was asked to write is not."""
-    said = asyncpg.exceptions
-    if isinstance(error, said.DataError | said.IntegrityConstraintViolationError | TwoPHPError):
-        return True
-    return not isinstance(error, THEIRS)
+def is_of_the_chain(error: Exception, schema: str) -> bool:
+    """Whether a link of this number is there already: somebody has written in this writer's name."""
+    if not isinstance(error, asyncpg.exceptions.UniqueViolationError):
+        return False
+    return (error.schema_name, error.table_name) == (schema, "link")
+
+
+def of_a_statement(error: Exception) -> TwoPHPError:
+    """Our error for what a caller's own statement has raised: it alone is to blame, whatever was wrong with it."""
+    ours = translate(error)
+    if isinstance(error, asyncpg.InterfaceError) or ours.code in ("store_error", "no_privilege", "store_unavailable"):
+        return StoreError(f"the database refuses the statement: {error}", code="bad_change")
+    return ours
 
 
 @asynccontextmanager

@@ -65,6 +65,7 @@ class Writer:
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._has_settings = False
+        self._has_begun = False  # Whether the latest attempt has come so far.
         self._poison: StorePoisoned | None = None
         self._closing = False
         self._latest_batch = self._batches = self._changes = 0
@@ -172,12 +173,12 @@ class Writer:
                     await asyncio.sleep(
                         PAUSE_S * (attempt + self.chain.id % UNEVEN)
                     )  # So that two do not meet for ever.
-            elif driver.is_cut(error) and not has_reconnected:
+            elif (self._is_cut_off() or driver.is_cut(error)) and not has_reconnected:
                 has_reconnected = True  # COMMIT was not sent, so nothing was written; an idle session may have ended.
             else:
                 break
-        can_be_parted = driver.is_about_the_change(error) or driver.may_be_decided_again(error)
-        if len(commands) == 1 or not can_be_parted or isinstance(error, CommitUnknown | StorePoisoned):
+        serves_nobody = not self._has_begun or self._is_cut_off() or driver.is_outage(error)
+        if len(commands) == 1 or serves_nobody or isinstance(error, CommitUnknown | StorePoisoned):
             return [Failure(_for_a_caller(error)) for _command in commands]
         half = len(commands) // 2
         return [*await self._flush(commands[:half]), *await self._flush(commands[half:])]
@@ -185,10 +186,11 @@ class Writer:
     async def _attempt(self, commands: Sequence[Command]) -> list[Outcome]:
         if self._poison is not None:
             raise self._poison
+        self._has_begun = False
         connection = await self._connected()
         batch = Batch(connection, self._script, self._supply, self.chain, has_settings=self._has_settings)
         try:
-            await connection.execute(self._script.begin)
+            await self._begin(connection)
             outcomes = await batch.run(commands)
         except BaseException as error:
             await self._undo(error)
@@ -201,14 +203,26 @@ class Writer:
         self._news.tell(batch.ended)
         return outcomes
 
+    async def _begin(self, connection: Any) -> None:
+        try:
+            await connection.execute(self._script.begin)
+        except driver.THEIRS as error:
+            if driver.is_standby(error):
+                raise StoreUnavailable("the database can only be read", code="store_read_only") from error
+            raise
+        self._has_begun = True
+
+    def _is_cut_off(self) -> bool:
+        return self._connection is None or driver.is_gone(self._connection)
+
     async def _commit(self, connection: Any) -> None:
         """Make it durable, and know what it means if that fails."""
         commit = self._script.named("commit")
         try:
             said = await connection.execute(commit)
-        except driver.REFUSED:
-            raise  # Certain: a constraint that was deferred until now has refused it.
         except driver.THEIRS as error:
+            if driver.is_certain(error) and not driver.is_gone(connection):
+                raise  # What was deferred until now has refused it.
             self._poison = StorePoisoned(f"a commit failed: {error}; open the database anew")
             await self._let_go()
             message = f"the commit failed and may still have happened: {error}"
