@@ -96,8 +96,9 @@ async def test_what_is_refused_at_the_commit_is_certain(schema: Schema) -> None:
         await connection.execute("COMMIT")
         await connection.close()
         intent = await executing(store, "one")
+        insert = "INSERT INTO twophp.orders VALUES ($1)".replace("twophp", schema.name)
         refusal, settled = await asyncio.gather(
-            store.transact(writing(Statement(sql=f"INSERT INTO {schema.name}.orders VALUES ($1)", rows=[("a",)]))),
+            store.transact(writing(Statement(sql=insert, rows=[("a",)]))),
             settle(store, intent),
             return_exceptions=True,
         )

@@ -3,10 +3,15 @@
 -- Control. ------------------------------------------------------------------------------------------------------------
 
 -- name: begin
-BEGIN;
+-- Whatever somebody has made the default of the role, of the database or of a pooler's session. What is stricter stays.
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+SELECT set_config('synchronous_commit', 'on', true)
+WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write');
 
 -- name: begin_pooled
-BEGIN;
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+SELECT set_config('synchronous_commit', 'on', true)
+WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write');
 SET LOCAL idle_in_transaction_session_timeout = '10s';
 SET LOCAL lock_timeout = '20s';
 SET LOCAL jit = off;

@@ -23,6 +23,7 @@ from twophp.stores.postgres import driver
 from twophp.stores.postgres.batch import Batch
 from twophp.stores.postgres.chain import Chain, Supply
 from twophp.stores.postgres.news import News
+from twophp.stores.postgres.opening import insist_on_durability
 from twophp.stores.postgres.script import Script
 from twophp.stores.sqlite.flow import tell
 
@@ -234,7 +235,16 @@ class Writer:
         if self._connection is not None and driver.is_gone(self._connection):
             await self._let_go()
         if self._connection is None:
-            self._connection = await self._pool.acquire(timeout=driver.CONNECT_S)
+            connection = await self._pool.acquire(timeout=driver.CONNECT_S)
+            try:  # It may be another server by now, or one that was set up anew.
+                async with connection.transaction():
+                    await insist_on_durability(connection, self._script)
+            except BaseException:
+                connection.terminate()
+                with suppress(*driver.THEIRS):
+                    await self._pool.release(connection)
+                raise
+            self._connection = connection
         return self._connection
 
     async def _undo(self, error: BaseException) -> None:
