@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from itertools import product
 from random import Random
 from string import ascii_letters
+from typing import Any
 
 import pytest
 
 from tests.stores.schemas import Schema
-from twophp.core.errors import StoreError, StoreUnavailable, TwoPHPError
+from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.core.intent import Intent, Phase
 from twophp.kernel.commands import AdHocCommand
 from twophp.kernel.intents import TryStatements
 from twophp.ports import Change, Statement
-from twophp.stores.postgres import PostgresStore
-from twophp.stores.testing.scene import confirm, register, reserve, settle, verified_journal
+from twophp.stores.postgres import PostgresStore, batch
+from twophp.stores.testing.scene import confirm, pair_of, read, register, reserve, settle, verified_journal
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +47,11 @@ def writing(*statements: Statement) -> AdHocCommand:
     return AdHocCommand((), lambda _records: Change(answer=None, statements=statements))
 
 
+async def together(*changes: Awaitable[Any]) -> list[Any]:
+    """In one batch, and what each of them hears."""
+    return list(await asyncio.gather(*changes, return_exceptions=True))
+
+
 async def executing(store: PostgresStore, name: str) -> Intent:
     return await confirm(store, await register(store, name, arrived_at=store.now()))
 
@@ -61,11 +69,8 @@ async def test_a_statement_that_the_database_refuses_harms_nobody_else(
         bad = Statement(sql=BAD[name].sql.replace("twophp.", f"{schema.name}."), rows=BAD[name].rows)
         session = store._writer._connection  # type: ignore[union-attr]
         command = TryStatements(other, (bad,)) if is_tried else writing(bad)
-        refusal, settled, made = await asyncio.gather(
-            store.transact(command),
-            settle(store, one),
-            register(store, "new", arrived_at=store.now()),
-            return_exceptions=True,
+        refusal, settled, made = await together(
+            store.transact(command), settle(store, one), register(store, "new", arrived_at=store.now())
         )
         assert isinstance(refusal, StoreError)
         assert not isinstance(refusal, StoreUnavailable)
@@ -81,7 +86,7 @@ async def test_a_statement_that_the_database_refuses_harms_nobody_else(
 async def test_a_key_too_long_for_an_index_is_its_callers_alone(schema: Schema) -> None:
     async with PostgresStore(schema.url) as store:
         intent, key = await executing(store, "one"), "".join(Random(1).choices(ascii_letters, k=9_000))  # noqa: S311
-        settled, refusal = await asyncio.gather(settle(store, intent), reserve(store, "o", key), return_exceptions=True)
+        settled, refusal = await together(settle(store, intent), reserve(store, "o", key))
         assert isinstance(settled, Intent)
         assert isinstance(refusal, TwoPHPError)
         assert refusal.code == "bad_change"
@@ -97,12 +102,78 @@ async def test_what_is_refused_at_the_commit_is_certain(schema: Schema) -> None:
         await connection.close()
         intent = await executing(store, "one")
         insert = "INSERT INTO twophp.orders VALUES ($1)".replace("twophp", schema.name)
-        refusal, settled = await asyncio.gather(
-            store.transact(writing(Statement(sql=insert, rows=[("a",)]))),
-            settle(store, intent),
-            return_exceptions=True,
+        refusal, settled = await together(
+            store.transact(writing(Statement(sql=insert, rows=[("a",)]))), settle(store, intent)
         )
         assert isinstance(refusal, StoreError)
         assert refusal.code == "bad_change"
         assert isinstance(settled, Intent)
         assert not await schema.run("SELECT id FROM twophp.orders")
+
+
+@pytest.mark.req("A-52")
+@pytest.mark.parametrize(
+    "sql", ["/* a /* b */ */ COMMIT", "--x\rCOMMIT\n", "-- x\n;/**/;COMMIT", "/*/* */-- */ROLLBACK", "/**//**/END"]
+)
+@pytest.mark.parametrize("is_tried", [False, True])
+async def test_no_comment_hides_a_commit(schema: Schema, sql: str, is_tried: bool) -> None:
+    async with PostgresStore(schema.url) as store:
+        intent, bad = await executing(store, "one"), Statement(sql=sql, rows=[()])
+        command = TryStatements(intent, (bad,)) if is_tried else writing(bad, BAD["no such number"])
+        refusal, made = await together(store.transact(command), register(store, "new", arrived_at=store.now()))
+        assert isinstance(refusal, StoreError)
+        assert refusal.code == "not_in_transaction"
+        assert isinstance(made, Intent)
+        await settle(store, intent)
+
+
+@pytest.mark.req("A-52", "A-42")
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        *product(["COMMIT", "COMMIT AND CHAIN", "ROLLBACK", "ROLLBACK AND CHAIN"], ["written", "tried", "tried alone"]),
+        *product(["COMMIT", "COMMIT AND CHAIN", "ROLLBACK"], ["written and refused"]),
+    ],
+)
+async def test_a_transaction_that_was_ended_all_the_same_stops_the_handle(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch, end: str, how: str
+) -> None:
+    """A part of the batch may be durable: nobody else is told of a refusal, and opening anew finds out."""
+    async with PostgresStore(schema.url) as store:
+        one, other = await executing(store, "one"), await executing(store, "other")
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "_first_word", len)  # It is not seen.
+            ends = Statement(sql=end, rows=[()])
+            bad = (ends, BAD["no such number"]) if how == "written and refused" else (ends,)
+            command = TryStatements(other, bad) if how.startswith("tried") else writing(*bad)
+            with_it = () if how == "tried alone" else (settle(store, one),)
+            refusal, *others = await together(store.transact(command), *with_it)
+        assert isinstance(refusal, StoreError)
+        if not others:
+            assert (type(refusal), refusal.code) == (StoreError, "not_in_transaction")
+        assert all(isinstance(unsure, CommitUnknown | StorePoisoned) for unsure in others)
+        with pytest.raises(StorePoisoned):
+            await read(store, pair_of(one))
+        await store.reopen()
+        is_durable = bool(others) and end.startswith("COMMIT")
+        assert (await read(store, pair_of(one))).phase is (Phase.COMMITTED if is_durable else Phase.PROCESSING)
+        await settle(store, other)
+        assert len(await verified_journal(store)) == 5 + is_durable
+
+
+FORGED = "INSERT INTO twophp.link SELECT id + 1, writer, seq, count, at, next_id, hash, lines FROM twophp.link"
+
+
+@pytest.mark.req("A-42")
+@pytest.mark.parametrize("harm", [FORGED, "UPDATE twophp.writer SET seq = seq + 1"])
+async def test_a_link_or_a_row_that_somebody_else_wrote_stops_the_handle(schema: Schema, harm: str) -> None:
+    """It is no refusal of the change: this handle cannot write any more, and the next one can."""
+    async with PostgresStore(schema.url) as store:
+        intent = await register(store, arrived_at=store.now())
+        await schema.run(harm)
+        with pytest.raises(StorePoisoned):
+            await confirm(store, intent)
+        with pytest.raises(StorePoisoned):
+            await read(store, pair_of(intent))
+        await store.reopen()
+        assert (await confirm(store, intent)).phase is Phase.PROCESSING

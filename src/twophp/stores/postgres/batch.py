@@ -29,6 +29,7 @@ from twophp.stores.postgres.driver import (
     is_gone,
     is_outage,
     is_rolled_back,
+    is_without_savepoint,
     may_be_decided_again,
     of_a_statement,
     translate,
@@ -63,9 +64,12 @@ _MARKS: Final = tuple(
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Sealed bytes in one batch: all of it is one message, and twice in memory."""
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
+NOT_IN_TRANSACTION: Final = "not_in_transaction"
+_NOT_IN_TRANSACTION: Final = "a statement may not end the transaction or reach beyond it"
 _NOT_AS_READ: Final = "what is not there, or has changed, cannot change"
 # What would end the transaction or reach beyond it. The driver prepares a statement, so there is but one in a text.
-_COMMENTS: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|;)*", re.DOTALL)
+_COMMENTS: Final = re.compile(r"(?:\s|--[^\r\n]*|;)*")
+_COMMENT_MARKS: Final = re.compile(r"/\*|\*/")
 _NOT_FOR_STATEMENTS: Final = re.compile(
     r"(abort|begin|call|commit|discard|do|end|listen|load|lock|notify|prepare|release|reset|rollback|savepoint|set|start"
     r"|unlisten)\b",
@@ -102,6 +106,12 @@ def _enter(kind: Kind, row: Row, slots: Slots) -> None:
         slots.update(dict.fromkeys(keys, slot))
 
 
+class TransactionEnded(StorePoisoned):
+    """A caller's statement has ended the transaction that it shared: a part of the batch may be durable."""
+
+    default_code = NOT_IN_TRANSACTION
+
+
 class Batch:
     """Runs inside an open transaction and leaves COMMIT to its caller."""
 
@@ -113,6 +123,7 @@ class Batch:
         self.has_settings = has_settings
         self.changed = False
         self.ended: list[str] = []  # Intents that whoever waits for them may hear of.
+        self._transaction: int | None = None  # The server's number for it, once it has written.
         self._rows: defaultdict[Statement, list[Row]] = defaultdict(list)  # Updates, and what else may go first.
         self._drops: defaultdict[Statement, list[Row]] = defaultdict(list)
         self._takes: defaultdict[Statement, list[Row]] = defaultdict(list)
@@ -176,11 +187,12 @@ class Batch:
             return
         bound = [column for statement, rows in sets.items() for column in statement.bound(rows)]
         counts = await self._connection.fetchrow(self._script.merged(tuple(sets)), *bound)
-        for (statement, rows), count in zip(sets.items(), counts, strict=True):
-            if statement.counts and count != len(rows):
-                raise StoreError(_NOT_AS_READ, code="bad_change")
-            if statement is _MOVE_WRITER and count != 1:
-                raise StorePoisoned("another handle has taken this one's place; open the database anew")
+        *counts, self._transaction = counts
+        found = dict(zip(sets, counts, strict=True))
+        if found.get(_MOVE_WRITER, 1) != 1:
+            raise StorePoisoned("somebody else has moved or closed this writer's row; open the database anew")
+        if any(statement.counts and found[statement] != len(rows) for statement, rows in sets.items()):
+            raise StoreError(_NOT_AS_READ, code="bad_change")
 
     def _numbered(self, lines: Iterable[tuple[Slot | None, JournalEvent]]) -> Iterable[tuple[int, int, JournalEvent]]:
         """Each line with the one before it about the same record, which points to this one from now on."""
@@ -270,18 +282,27 @@ class Batch:
 
     async def _run_extra(self, statements: Iterable[Extra]) -> None:
         """What others wrote shares our transaction, so it may not end it: half a batch would be durable."""
+        extra = None
         for extra in statements:
-            begin = _COMMENTS.match(extra.sql)
-            if begin is not None and _NOT_FOR_STATEMENTS.match(extra.sql, begin.end()):
-                raise StoreError(
-                    "a statement may not end the transaction or reach beyond it", code="not_in_transaction"
-                )
+            if _NOT_FOR_STATEMENTS.match(extra.sql, _first_word(extra.sql)):
+                raise StoreError(_NOT_IN_TRANSACTION, code=NOT_IN_TRANSACTION)
             try:
                 await self._connection.executemany(extra.sql, extra.rows)
             except THEIRS as error:
+                self._insist_on_transaction()
                 if is_gone(self._connection) or is_outage(error) or may_be_decided_again(error):
                     raise
                 raise of_a_statement(error) from error
+            self._insist_on_transaction()
+        if extra is not None and self._transaction is not None:
+            (now,) = await self._connection.fetchrow(self._script.named("transaction"))
+            if now != self._transaction:
+                raise TransactionEnded(_NOT_IN_TRANSACTION)
+
+    def _insist_on_transaction(self) -> None:
+        """What has ended it has made a part of the batch durable, or undone it. The driver knows without a trip."""
+        if not is_gone(self._connection) and not self._connection.is_in_transaction():
+            raise TransactionEnded(_NOT_IN_TRANSACTION)
 
     async def _try(self, applied: Applied) -> None:
         """After all rows are written, which the statements on trial would meet. They are undone."""
@@ -289,11 +310,33 @@ class Batch:
             await self._connection.execute(self._script.named("begin_trial"))
             try:
                 await self._run_extra(statements)
+            except TransactionEnded:
+                raise
             except Exception as error:
                 if is_gone(self._connection) or is_outage(error) or is_rolled_back(error):
                     raise
                 applied.answers[place] = Failure(translate(error))
-            await self._connection.execute(self._script.named("undo_trial"))
+            try:
+                await self._connection.execute(self._script.named("undo_trial"))
+            except THEIRS as error:
+                if is_without_savepoint(error):
+                    raise TransactionEnded(_NOT_IN_TRANSACTION) from error
+                raise
+
+
+def _first_word(text: str) -> int:
+    """Where a statement begins, after blanks and comments as PostgreSQL reads them: a comment may hold another."""
+    at, depth = 0, 0
+    while True:
+        if depth == 0:
+            blank = _COMMENTS.match(text, at)
+            at = at if blank is None else blank.end()
+            if not text.startswith("/*", at):
+                return at
+        mark = _COMMENT_MARKS.search(text, at)
+        if mark is None:
+            return len(text)
+        at, depth = mark.end(), depth + (1 if mark[0] == "/*" else -1)
 
 
 def _sealed_bytes(operations: Operations) -> int:

@@ -162,6 +162,12 @@ def is_rolled_back(error: Exception) -> bool:
     return isinstance(error, asyncpg.exceptions.TransactionRollbackError)
 
 
+def is_without_savepoint(error: Exception) -> bool:
+    """Whether the transaction in which a savepoint was set has ended."""
+    said = asyncpg.exceptions
+    return isinstance(error, said.InvalidSavepointSpecificationError | said.NoActiveSQLTransactionError)
+
+
 def is_taken(error: Exception) -> bool:
     """Whether a key is another row's."""
     return isinstance(error, asyncpg.exceptions.UniqueViolationError)

@@ -59,7 +59,11 @@ SELECT {columns} FROM unnest($1::text[], $2::text[]) AS w (a, b) JOIN twophp.{ta
 {find} ORDER BY t.id FOR UPDATE OF t;
 
 -- name: together
-WITH {parts} SELECT {counts};
+-- How many rows each part has changed, and which transaction it was.
+WITH {parts} SELECT {counts}, txid_current();
+
+-- name: transaction
+SELECT txid_current();
 
 -- Opening. ------------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from twophp.kernel.apply import Failure, Job, Outcome
 from twophp.ports import Command, Load, Then
 from twophp.stores.clock import steady_seconds
 from twophp.stores.postgres import driver
-from twophp.stores.postgres.batch import Batch
+from twophp.stores.postgres.batch import Batch, TransactionEnded
 from twophp.stores.postgres.chain import Chain, Supply
 from twophp.stores.postgres.news import News
 from twophp.stores.postgres.opening import insist_on_durability
@@ -195,6 +195,14 @@ class Writer:
             outcomes = await batch.run(commands)
         except BaseException as error:
             await self._undo(error)
+            if isinstance(error, TransactionEnded):
+                raise self._ended_by_a_statement(error, len(commands)) from error
+            if isinstance(error, Exception) and driver.is_of_the_chain(error, self._script.schema):
+                message = f"somebody has written in this writer's name: {error}; open the database anew"
+                self._poison = StorePoisoned(message)
+                raise self._poison from error
+            if isinstance(error, StorePoisoned):
+                self._poison = error
             raise
         if not batch.changed:
             await self._roll_back(connection)
@@ -203,6 +211,13 @@ class Writer:
         self.chain, self._has_settings = batch.chain, batch.has_settings
         self._news.tell(batch.ended)
         return outcomes
+
+    def _ended_by_a_statement(self, error: TransactionEnded, waiting: int) -> StoreError:
+        """The handle stops, for some of the batch may be durable. Whoever shared it has to look."""
+        self._poison = StorePoisoned("a caller's statement has ended the transaction; open the database anew")
+        if waiting == 1:
+            return StoreError(error.message, code=error.code)
+        return CommitUnknown("a caller's statement has ended the batch's transaction, which may be durable in part")
 
     async def _begin(self, connection: Any) -> None:
         try:
