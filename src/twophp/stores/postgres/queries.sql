@@ -149,30 +149,41 @@ WHERE seal.record = n.record AND seal.part = n.part;
 DELETE FROM twophp.seal WHERE record = ANY($1::bigint[]);
 
 -- name: mark_carried
-UPDATE twophp.client_entry AS t SET sync_timestamp = n.at
-FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[]) AS n (at, client, server, actor, version)
-WHERE t.client_correlation_id = n.client AND t.server_correlation_id = n.server AND t.actor = n.actor
-AND t.version = n.version;
+-- A row that another batch holds is passed over, for these were not locked in the order of a batch: it is sent again.
+UPDATE twophp.client_entry AS t SET sync_timestamp = one.at FROM (
+    SELECT row.id, n.at
+    FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[]) AS n (at, client, server, actor, version)
+    JOIN twophp.client_entry AS row ON row.client_correlation_id = n.client AND row.server_correlation_id = n.server
+    AND row.actor = n.actor AND row.version = n.version
+    FOR UPDATE OF row SKIP LOCKED
+) AS one WHERE t.id = one.id;
 
 -- name: mark_server
-UPDATE twophp.intent AS t SET sync_timestamp = n.at
-FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[]) AS n (at, client, server, actor, version)
-WHERE t.client_correlation_id = n.client AND t.server_correlation_id = n.server AND n.actor = 'server'
-AND t.row_version = n.version;
+UPDATE twophp.intent AS t SET sync_timestamp = one.at FROM (
+    SELECT row.id, n.at
+    FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[]) AS n (at, client, server, actor, version)
+    JOIN twophp.intent AS row ON row.client_correlation_id = n.client AND row.server_correlation_id = n.server
+    AND n.actor = 'server' AND row.row_version = n.version
+    FOR UPDATE OF row SKIP LOCKED
+) AS one WHERE t.id = one.id;
 
 -- name: purge_entry
--- Looked at once more: nobody may have changed it, or brought its record back.
-DELETE FROM twophp.client_entry AS t
-WHERE client_correlation_id = $1 AND server_correlation_id = $2 AND actor = $3 AND version = $4 AND sync_timestamp = $5
-AND NOT EXISTS (SELECT 1 FROM twophp.call WHERE call.id = t.id)
-AND NOT EXISTS (SELECT 1 FROM twophp.obligation WHERE obligation.id = t.id)
-RETURNING id, last_line;
+-- Looked at once more: nobody may have changed it, or brought its record back. What is held is purged another time.
+DELETE FROM twophp.client_entry WHERE id = ANY(ARRAY(
+    SELECT t.id FROM twophp.client_entry AS t
+    WHERE client_correlation_id = $1 AND server_correlation_id = $2 AND actor = $3 AND version = $4 AND sync_timestamp = $5
+    AND NOT EXISTS (SELECT 1 FROM twophp.call WHERE call.id = t.id)
+    AND NOT EXISTS (SELECT 1 FROM twophp.obligation WHERE obligation.id = t.id)
+    FOR UPDATE OF t SKIP LOCKED
+)) RETURNING id, last_line;
 
 -- name: purge_forgotten
-DELETE FROM twophp.intent
-WHERE client_correlation_id = $1 AND server_correlation_id = $2 AND $3::text = 'server'
-AND row_version = $4 AND sync_timestamp = $5 AND forgotten
-RETURNING id, last_line;
+DELETE FROM twophp.intent WHERE id = ANY(ARRAY(
+    SELECT id FROM twophp.intent
+    WHERE client_correlation_id = $1 AND server_correlation_id = $2 AND $3::text = 'server'
+    AND row_version = $4 AND sync_timestamp = $5 AND forgotten
+    FOR UPDATE SKIP LOCKED
+)) RETURNING id, last_line;
 
 -- name: tell
 SELECT pg_notify($1, $2);

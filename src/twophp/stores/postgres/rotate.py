@@ -18,6 +18,8 @@ from twophp.stores.sqlite.seals import SealRow
 from twophp.stores.vault import AesGcmVault, KeyRing, seal_header
 
 PAGE_ROWS: Final = 64
+SEALED: Final = "intent", "obligation", "job", "call"
+"""The records that have sealed parts, in the order in which a batch locks them."""
 
 
 async def rotate(url: str, ring: KeyRing, *, progress: Progress | None = None) -> Rotation:
@@ -87,9 +89,17 @@ class _Resealing:
             record, part = page[-1].record, page[-1].part
             rows = [row for one in page if (row := self._row(one)) is not None]
             if rows:
-                await self._fetch("reseal", *map(list, zip(*rows, strict=True)))
+                await self._reseal(rows)
             self._done += len(rows)
             self._progress(self._done, max(self._total, self._done))
+
+    async def _reseal(self, rows: list[tuple[int, str, bytes, bytes]]) -> None:
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        async with self._connection.transaction():
+            for table in SEALED:
+                lock = self._script.named("lock_sealed").format(table=table)
+                await self._connection.fetch(lock, columns[0])
+            await self._connection.fetch(self._script.named("reseal"), *columns)
 
     def _row(self, old: SealRow) -> tuple[int, str, bytes, bytes] | None:
         try:

@@ -24,6 +24,10 @@ SELECT (SELECT count(*) FROM twophp.seal WHERE substring(sealed FOR length($1::b
     + (SELECT count(*) FROM twophp.intent WHERE substring(payload FOR length($1::bytea)) <> $1::bytea)
     + (SELECT count(*) FROM twophp.intent WHERE substring(response FOR length($1::bytea)) <> $1::bytea);
 
+-- name: lock_sealed
+-- As a batch does: one kind after the other, in the order of ids. Whoever holds a record holds its parts.
+SELECT id FROM twophp.{table} WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE;
+
 -- name: reseal
 -- Only over the very bytes that were opened: a part that was replaced meanwhile is newer.
 WITH n (record, part, old, new) AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::bytea[])),
