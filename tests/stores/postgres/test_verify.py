@@ -13,6 +13,7 @@ from twophp.core.records import JournalEvent
 from twophp.kernel.commands import MakeChange
 from twophp.ports import Change
 from twophp.stores.postgres import PostgresStore
+from twophp.stores.postgres.chain import Chain
 from twophp.stores.postgres.verify import verify
 from twophp.stores.sqlite.verify import ProvenHead
 from twophp.stores.testing.scene import confirm, finish, register, reserve, sealed, settle
@@ -88,6 +89,81 @@ async def test_harm_is_found(schema: Schema, statements: Sequence[str], expected
     assert found
     assert found <= expected
     assert ("edited_line" in expected) <= ("edited_line" in found or "truncated" in found)
+
+
+EXECUTED = "DELETE FROM twophp.intent WHERE id = (SELECT max(id) FROM twophp.intent)"
+
+
+async def execute(store: PostgresStore, name: str) -> Chain:
+    """One intent runs to its end. Where the writer of its handle had come to before."""
+    assert store._writer is not None
+    before = store._writer.chain
+    intent = await register(store, name, arrived_at=store.now(), seals={"payload": sealed(b"payload")})
+    await settle(store, await confirm(store, intent), seals={"response": sealed(b"answer")})
+    return before
+
+
+async def set_back(schema: Schema, to: Chain) -> None:
+    """The writer's row says that it has written no more than this."""
+    statement = "UPDATE twophp.writer SET seq = $2, link = $3, lines = $4, hash = $5 WHERE id = $1"
+    await schema.run(statement, to.id, to.seq, to.link, to.lines, to.hash)
+
+
+async def found_in(schema: Schema, expect: ProvenHead | None = None) -> set[str]:
+    return {one.what for one in (await verify(schema.url, expect=expect)).findings}
+
+
+@pytest.mark.req("A-47")
+async def test_what_a_writer_without_a_row_has_written_is_still_told(schema: Schema) -> None:
+    """Its links were joined by nobody before somebody deleted the row, and an intent that it had executed."""
+    async with PostgresStore(schema.url) as here:
+        await execute(here, "one")
+        noted = (await verify(schema.url)).head
+        async with PostgresStore(schema.url) as there:
+            writer = (await execute(there, "two")).id
+        await schema.run(EXECUTED)
+        await schema.run("DELETE FROM twophp.writer WHERE id = $1", writer)
+        assert await found_in(schema, noted) == {"rewritten_head", "record_missing"}
+        assert len(await here.journal(0, 100)) == 3 + 3
+
+
+@pytest.mark.req("A-47")
+async def test_what_a_writer_that_was_set_back_has_written_is_still_told(schema: Schema) -> None:
+    async with PostgresStore(schema.url) as here:
+        await execute(here, "one")
+        noted = (await verify(schema.url)).head
+        before = await execute(here, "two")
+        await schema.run(EXECUTED)
+        await set_back(schema, before)
+        assert await found_in(schema, noted) == {"rewritten_head", "record_missing"}
+
+
+@pytest.mark.req("A-47")
+async def test_what_was_cut_off_without_a_trace_is_found_by_a_head_that_was_noted_later(schema: Schema) -> None:
+    """Links, their places, the writer's row and the records: nothing that is left speaks of them but the note."""
+    async with PostgresStore(schema.url) as here:
+        await execute(here, "one")
+        first = (await verify(schema.url)).head
+        before = await execute(here, "two")
+        noted = (await verify(schema.url)).head
+        await schema.run(EXECUTED)
+        await set_back(schema, before)
+        for name, statement in (("link", "id > $1"), ("joined", "link > $1")):
+            await schema.run(OPEN.format(name))
+            await schema.run(f"DELETE FROM twophp.{name} WHERE {statement}", before.link)  # noqa: S608
+        assert await found_in(schema) == {"truncated"}
+        await schema.run("UPDATE twophp.joined_head SET lines = $1, hash = $2", first.seq, first.digest)
+        assert await found_in(schema, first) == set()
+        assert await found_in(schema, noted) == {"other_history"}
+
+
+@pytest.mark.req("A-47")
+async def test_links_that_were_slipped_in_before_joined_ones_are_found(schema: Schema) -> None:
+    await filled(schema)
+    await verify(schema.url)
+    copied = "id - id % (1::bigint << 40), writer, seq, count, at, next_id, hash, lines"
+    await schema.run(f"INSERT INTO twophp.link SELECT {copied} FROM twophp.link WHERE seq = 1 AND writer = 1")  # noqa: S608
+    assert await found_in(schema) == {"edited_line"}
 
 
 @pytest.mark.req("A-52")

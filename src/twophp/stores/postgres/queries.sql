@@ -333,19 +333,33 @@ WHERE link.id <= $1 ORDER BY link.id DESC LIMIT 1;
 SELECT lines, hash FROM twophp.joined_head FOR UPDATE;
 
 -- name: is_joined
-SELECT count(*) = 0 FROM twophp.writer AS w
-WHERE w.link > 0 AND NOT EXISTS (SELECT 1 FROM twophp.joined WHERE joined.link = w.link);
+-- Asked of the links themselves: who looks after a writer's row was changed must see them as well.
+WITH RECURSIVE of (writer) AS (
+    (SELECT id >> 40 FROM twophp.link ORDER BY id LIMIT 1)
+    UNION ALL
+    SELECT next.writer FROM of CROSS JOIN LATERAL (
+        SELECT id >> 40 AS writer FROM twophp.link WHERE id >= (of.writer + 1) << 40 ORDER BY id LIMIT 1) AS next
+)
+SELECT count(*) = 0 FROM of CROSS JOIN LATERAL (
+    SELECT id FROM twophp.link WHERE id < (of.writer + 1) << 40 ORDER BY id DESC LIMIT 1
+) AS last WHERE NOT EXISTS (SELECT 1 FROM twophp.joined WHERE joined.link = last.id);
 
 -- name: links_to_join
--- Of each writer what follows its last joined link, in its own order, whatever the time of a link says.
+-- Of each writer that has links what follows its last joined one, in its own order, whatever the time of a link says.
+WITH RECURSIVE of (writer) AS (
+    (SELECT id >> 40 FROM twophp.link ORDER BY id LIMIT 1)
+    UNION ALL
+    SELECT next.writer FROM of CROSS JOIN LATERAL (
+        SELECT id >> 40 AS writer FROM twophp.link WHERE id >= (of.writer + 1) << 40 ORDER BY id LIMIT 1) AS next
+)
 SELECT * FROM (
-    SELECT link.*, max(link.at) OVER (PARTITION BY link.writer ORDER BY link.id) AS reached
-    FROM twophp.writer AS w CROSS JOIN LATERAL (
-        SELECT coalesce(max(joined.link), w.id << 40) AS link FROM twophp.joined
-        WHERE joined.link >= w.id << 40 AND joined.link < (w.id + 1) << 40
+    SELECT link.*, max(link.at) OVER (PARTITION BY of.writer ORDER BY link.id) AS reached
+    FROM of CROSS JOIN LATERAL (
+        SELECT coalesce(max(joined.link), of.writer << 40) AS link FROM twophp.joined
+        WHERE joined.link >= of.writer << 40 AND joined.link < (of.writer + 1) << 40
     ) AS last CROSS JOIN LATERAL (
-        SELECT * FROM twophp.link WHERE link.id > last.link AND link.id < (w.id + 1) << 40 ORDER BY link.id LIMIT $1
-    ) AS link WHERE w.link > last.link
+        SELECT * FROM twophp.link WHERE link.id > last.link AND link.id < (of.writer + 1) << 40 ORDER BY link.id LIMIT $1
+    ) AS link
 ) AS link ORDER BY link.reached, link.id LIMIT $1;
 
 -- name: append_joined

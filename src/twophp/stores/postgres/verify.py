@@ -144,6 +144,9 @@ class Inspection:
                 self._find("rewritten_head", f"the row of writer {said.id} does not fit its last link", seq=number)
         for writer in self._chains:
             self._find("rewritten_head", f"the row of writer {writer} is gone", seq=number)
+        for row in await self._connection.fetch(self._script.named("not_joined"), FINDINGS_NAMED):
+            message = f"the lines of writer {row['writer']} from its line {row['id']} on were slipped in"
+            self._find("edited_line", message, seq=number)
         count, digest = await self._connection.fetchrow(self._script.named("lock_joined"))
         if (count, digest) != (self._head.seq, self._head.digest):
             self._find("truncated", f"the joined journal ends at line {number}, and not at {count}", seq=number)

@@ -19,8 +19,13 @@ ANALYZE told;
 -- name: writers
 SELECT id, seq, link, lines, hash FROM twophp.writer ORDER BY id;
 
+-- name: not_joined
+-- Somebody has put them in before a link that had its place already: joining goes on from there.
+SELECT id, writer FROM twophp.link WHERE NOT EXISTS (SELECT 1 FROM twophp.joined WHERE joined.link = link.id)
+ORDER BY id LIMIT $1;
+
 -- name: count_to_verify
-SELECT (SELECT coalesce(sum(lines), 0)::bigint FROM twophp.writer) + (SELECT count(*) FROM twophp.intent)
+SELECT (SELECT coalesce(sum(count), 0)::bigint FROM twophp.joined) + (SELECT count(*) FROM twophp.intent)
     + (SELECT count(*) FROM twophp.obligation) + (SELECT count(*) FROM twophp.job) + (SELECT count(*) FROM twophp.call);
 
 -- name: records_with_last_line
