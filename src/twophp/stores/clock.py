@@ -49,15 +49,16 @@ def steady_clock() -> Instant:
     return time.monotonic_ns() // _NS_PER_MS
 
 
-_since_boot_ns: Final[Callable[[], int]] = (
+since_boot_ns: Final[Callable[[], int]] = (
     partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
 )
+"""A clock that nobody can set. It counts the time that a machine is suspended, where it can."""
 
 
 class AnchoredClock:
     """Wall time, read once; from then on no step of the wall clock moves it (A-29)."""
 
-    def __init__(self, wall: Clock = wall_clock, steady_ns: Callable[[], int] = _since_boot_ns) -> None:
+    def __init__(self, wall: Clock = wall_clock, steady_ns: Callable[[], int] = since_boot_ns) -> None:
         self.wall = wall
         self._steady_ns = steady_ns
         self._anchor_ns = wall() * _NS_PER_MS - steady_ns()

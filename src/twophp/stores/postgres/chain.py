@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -10,14 +12,18 @@ import msgspec
 from twophp.core.records import Instant
 from twophp.kernel.journal import GENESIS
 from twophp.ports import Clock
-from twophp.stores.clock import AnchoredClock, StoreTime, steady_seconds, system_clock
+from twophp.stores.clock import AnchoredClock, StoreTime, since_boot_ns, steady_seconds, system_clock, wall_clock
+
+log: Final = logging.getLogger("twophp.store")
 
 LINE_BITS: Final = 40
 """A line's number is its writer's, shifted by so much, and its place among that writer's lines."""
 FRESH_S: Final = 1.0
 """So long a measured time is relied on, and so long ids are kept for use: they rise as records are made."""
 _STEP_NS: Final = 500_000_000
-_CLOSE_NS: Final = 50_000_000
+_DRIFT: Final = 5_000
+"""Two clocks drift apart by a part of time that is no greater than this one's reciprocal."""
+_FOLLOWS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -37,16 +43,24 @@ class Chain(msgspec.Struct, frozen=True):
 
 
 class DatabaseClock(AnchoredClock):
-    """The database's time, carried on between looks by a clock that nobody can set.
+    """The database's time, carried on between looks by a clock that nobody can set. It never turns back.
 
-    It never turns back: where a look says less than before it stands for as long as a message takes, and where the
-    server's clock was set back it goes on as it was.
+    A look says that the database's time was ``at`` at some moment between our question and its answer. So each gives
+    two bounds, and what several looks say is narrowed down; in between the bounds widen, for no two clocks run alike.
+    Our time is the lower bound: however slow a look was it is never ahead of the database, and behind it by no more
+    than the quickest answer took. Where a look shows that we are ahead, time stands until that has passed.
+
+    Bounds of a look that lie further than half a second from what is known cannot come from a slow message: somebody
+    has set the clock of the database's machine. That is not believed (ADR 29), since it would end leases and deadlines.
+    It is followed at a thousandth of the time that passes while it is seen, which is harmless to both.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, wall: Clock = wall_clock, steady_ns: Callable[[], int] = since_boot_ns) -> None:
+        super().__init__(wall, steady_ns)
         self._last: Instant = 0
-        self._is_measured = False
+        self._lowest_ns = self._highest_ns = 0  # Bounds of the anchor: the database's time minus the steady clock's.
+        self._bounded_at_ns: int | None = None
+        self._is_set = False
 
     def __call__(self) -> Instant:
         """See ``AnchoredClock``."""
@@ -60,12 +74,32 @@ class DatabaseClock(AnchoredClock):
     def measured(self, at: Instant, before_ns: int) -> None:
         """The database said ``at`` after we asked at ``before_ns``, and it is heard now."""
         after_ns = self._steady_ns()
-        anchor_ns = at * _NS_PER_MS - (before_ns + after_ns) // 2
-        further_ns = anchor_ns - self._anchor_ns
-        if not self._is_measured or further_ns > _STEP_NS:
-            self._anchor_ns, self._is_measured = anchor_ns, True
-        elif further_ns > -_STEP_NS and after_ns - before_ns < _CLOSE_NS:
-            self._anchor_ns = anchor_ns
+        lowest, highest = at * _NS_PER_MS - after_ns, (at + 1) * _NS_PER_MS - before_ns
+        passed_ns = 0 if self._bounded_at_ns is None else after_ns - self._bounded_at_ns
+        known_lowest, known_highest = self._lowest_ns - passed_ns // _DRIFT, self._highest_ns + passed_ns // _DRIFT
+        off_ns = max(lowest - known_highest, 0) + min(highest - known_lowest, 0)
+        if self._bounded_at_ns is not None and abs(off_ns) > _STEP_NS:
+            self._follow(off_ns, passed_ns)
+        else:
+            if self._bounded_at_ns is None or off_ns:
+                known_lowest, known_highest = lowest, highest
+            self._lowest_ns, self._highest_ns = max(lowest, known_lowest), min(highest, known_highest)
+            self._is_set = False
+        self._anchor_ns, self._bounded_at_ns = self._lowest_ns, after_ns
+
+    def _follow(self, off_ns: int, passed_ns: int) -> None:
+        """Somebody has set the database's clock. Only time in which that was seen counts: no idle hour is caught up."""
+        if self._is_set:
+            moved_ns = passed_ns // _FOLLOWS if off_ns > 0 else -(passed_ns // _FOLLOWS)
+            self._lowest_ns += moved_ns
+            self._highest_ns += moved_ns
+        else:
+            log.warning(
+                "the database's clock was set, by about %+.1f s; leases and deadlines do not move with it, and this"
+                " process follows by a millisecond a second",
+                off_ns / 1e9,
+            )
+        self._is_set = True
 
 
 class Supply:

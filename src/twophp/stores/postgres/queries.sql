@@ -107,7 +107,7 @@ SET LOCAL lock_timeout = '10s';
 -- A batch. ------------------------------------------------------------------------------------------------------------
 
 -- name: clock_and_ids
-SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
     ARRAY(SELECT nextval('twophp.record_id') FROM generate_series(1, $1::bigint));
 
 -- name: append_link
