@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from tests.stores.schemas import Schema
@@ -68,7 +69,9 @@ HARM: list[tuple[Sequence[str], set[str]]] = [
         (OPEN.format("link"), "DELETE FROM twophp.link WHERE id = (SELECT max(id) FROM twophp.link)"),
         {"truncated", "missing_lines", "record_differs"},
     ),
-    (("DELETE FROM twophp.writer WHERE id = 1",), {"rewritten_head"}),
+    ((OPEN.format("writer"), "DELETE FROM twophp.writer WHERE id = 1"), {"rewritten_head"}),
+    (("UPDATE twophp.writer SET previous = -1 WHERE id = 2",), {"rewritten_head", "edited_line"}),
+    (("UPDATE twophp.writer SET joined = 1 WHERE id = 2",), {"rewritten_head", "edited_line"}),
     (("UPDATE twophp.joined_head SET lines = 1",), {"truncated", "missing_lines", "edited_line"}),
 ]
 
@@ -109,6 +112,11 @@ async def set_back(schema: Schema, to: Chain) -> None:
     await schema.run(statement, to.id, to.seq, to.link, to.lines, to.hash)
 
 
+async def forget_writer(schema: Schema, writer: int) -> None:
+    await schema.run(OPEN.format("writer"))
+    await schema.run("DELETE FROM twophp.writer WHERE id = $1", writer)
+
+
 async def found_in(schema: Schema, expect: ProvenHead | None = None) -> set[str]:
     return {one.what for one in (await verify(schema.url, expect=expect)).findings}
 
@@ -122,7 +130,7 @@ async def test_what_a_writer_without_a_row_has_written_is_still_told(schema: Sch
         async with PostgresStore(schema.url) as there:
             writer = (await execute(there, "two")).id
         await schema.run(EXECUTED)
-        await schema.run("DELETE FROM twophp.writer WHERE id = $1", writer)
+        await forget_writer(schema, writer)
         assert await found_in(schema, noted) == {"rewritten_head", "record_missing"}
         assert len(await here.journal(0, 100)) == 3 + 3
 
@@ -155,6 +163,31 @@ async def test_what_was_cut_off_without_a_trace_is_found_by_a_head_that_was_note
         await schema.run("UPDATE twophp.joined_head SET lines = $1, hash = $2", first.seq, first.digest)
         assert await found_in(schema, first) == set()
         assert await found_in(schema, noted) == {"other_history"}
+
+
+@pytest.mark.req("A-47")
+async def test_a_writer_that_is_gone_with_all_that_it_has_written_leaves_a_gap(schema: Schema) -> None:
+    """Nobody had joined its links. The writer that began after it names it."""
+    async with PostgresStore(schema.url) as here:
+        await execute(here, "one")
+        async with PostgresStore(schema.url) as there:
+            writer = (await execute(there, "two")).id
+        async with PostgresStore(schema.url) as there:
+            await execute(there, "three")
+        await schema.run("DELETE FROM twophp.intent WHERE client_correlation_id = 'client-two'")
+        await forget_writer(schema, writer)
+        await schema.run(OPEN.format("link"))
+        await schema.run("DELETE FROM twophp.link WHERE writer = $1", writer)
+        assert await found_in(schema) == {"rewritten_head"}
+
+
+@pytest.mark.req("A-47")
+@pytest.mark.parametrize("name", ["link", "joined", "writer"])
+async def test_nothing_of_the_journal_is_deleted_by_mistake(schema: Schema, name: str) -> None:
+    await filled(schema)
+    await verify(schema.url)
+    with pytest.raises(asyncpg.IntegrityConstraintViolationError, match="append-only"):
+        await schema.run(f"DELETE FROM twophp.{name}")  # noqa: S608
 
 
 @pytest.mark.req("A-47")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +41,14 @@ class Chain(msgspec.Struct, frozen=True):
     def last_line(self) -> int:
         """The number of its last line; also before there is one."""
         return self.id << LINE_BITS | self.lines
+
+
+def beginning(previous: int, joined: int, digest: bytes) -> bytes:
+    """What a writer's first link is chained to: the writer before it, and what was joined by then, with its hash.
+
+    The database makes it (`begin_writer`). Writers of the first schema, which name no other, begin with nothing.
+    """
+    return GENESIS if previous < 0 else sha256(b"%d %d %b" % (previous, joined, digest)).digest()
 
 
 class DatabaseClock(AnchoredClock):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, Final
 
 from twophp.core.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from twophp.core.records import Instant
 from twophp.stores.postgres.chain import Chain
 from twophp.stores.postgres.script import Script
+
+log: Final = logging.getLogger("twophp.store")
+
+PATIENCE_S: Final = 3_600
+"""So long a step of a migration may take, and so long it is waited for; `be_patient` says the same of locks."""
 
 
 async def insist_on_durability(connection: Any, script: Script) -> None:
@@ -23,10 +29,25 @@ async def insist_on_durability(connection: Any, script: Script) -> None:
         raise ConfigError(message, code="weak_durability")
 
 
-async def migrate(connection: Any, script: Script) -> None:
-    """Bring the schema to this version of twophp; whoever else starts meanwhile waits."""
+async def stop_older_handles(connection: Any, script: Script) -> None:
+    """Before the schema is migrated: whoever wrote by the older one writes no more, nor begins anew (``begin_writer``).
+
+    It is durable before the first step, in a transaction of its own. A batch takes its records first and its writer's
+    row last; a migration that took them the other way round would wait for it, and it for the migration.
+    """
     async with connection.transaction():
-        await connection.execute(script.named("lock_schema"))
+        await _lock_schema(connection, script)
+        if not await connection.fetchval(script.named("has_version")):
+            return
+        if 0 < await connection.fetchval(script.named("read_version")) < script.migrations()[-1][0]:
+            await insist_on_durability(connection, script)
+            await connection.execute(script.named("close_writers"), timeout=PATIENCE_S)
+
+
+async def migrate(connection: Any, script: Script) -> None:
+    """Bring the schema to this version of twophp; whoever else starts meanwhile waits. A step may take long."""
+    async with connection.transaction():
+        await _lock_schema(connection, script)
         if not await connection.fetchval(script.named("has_schema"), script.schema):
             await connection.execute(script.named("make_schema").format(schema=script.schema))
         if not await connection.fetchval(script.named("has_version")):
@@ -38,8 +59,20 @@ async def migrate(connection: Any, script: Script) -> None:
             raise SchemaMismatch(message, code="schema_too_new")
         for number, text in steps:
             if number > there:
-                await connection.execute(text)
+                if there:
+                    log.info("migrating %s to schema %d", script.schema, number)
+                await connection.execute(text, timeout=PATIENCE_S)
                 await connection.execute(script.named("note_version"), number)
+        if 0 < there < newest:  # Whoever began since its handle was stopped.
+            await connection.execute(script.named("close_writers"), timeout=PATIENCE_S)
+
+
+async def _lock_schema(connection: Any, script: Script) -> None:
+    """Until the transaction ends. Another replica may be migrating, which takes as long as it takes."""
+    await connection.execute(script.named("be_patient"))
+    if not await connection.fetchval(script.named("try_lock_schema")):
+        log.info("another replica opens or migrates %s; waiting for it", script.schema)
+        await connection.fetchval(script.named("lock_schema"), timeout=PATIENCE_S)
 
 
 async def insist_on_schema(connection: Any, script: Script) -> None:
@@ -55,9 +88,21 @@ async def insist_on_schema(connection: Any, script: Script) -> None:
 
 
 async def begin_writer(connection: Any, script: Script, name: str) -> tuple[Chain, Instant]:
-    """A chain of its own for a handle, and the latest instant that anybody has written. It proves a write."""
-    id_, at = await connection.fetchrow(script.named("begin_writer"), name)
-    return Chain(id_), at
+    """A chain of its own for a handle, and the latest instant that anybody has written. It proves a write.
+
+    The schema may have been migrated since the handle was opened: then it writes no more.
+    """
+    async with connection.transaction():
+        await connection.execute(script.named("lock_timeout"))
+        await connection.fetchval(script.named("lock_schema"))
+        try:
+            await insist_on_schema(connection, script)
+        except (
+            SchemaMismatch
+        ) as mismatch:  # As good as a database that cannot be reached: nothing is written from here.
+            raise StoreUnavailable(mismatch.message, code=mismatch.code) from mismatch
+        id_, digest, at = await connection.fetchrow(script.named("begin_writer"), name)
+    return Chain(id_, hash=digest), at
 
 
 async def close_writer(connection: Any, script: Script, chain: Chain) -> None:

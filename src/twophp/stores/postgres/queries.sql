@@ -74,6 +74,9 @@ SELECT current_setting('fsync'), current_setting('full_page_writes'), current_se
 -- name: make_schema
 CREATE SCHEMA {schema};
 
+-- name: try_lock_schema
+SELECT pg_try_advisory_xact_lock(hashtextextended('twophp:ledger:twophp.', 0));
+
 -- name: lock_schema
 SELECT pg_advisory_xact_lock(hashtextextended('twophp:ledger:twophp.', 0));
 
@@ -93,9 +96,17 @@ SELECT coalesce(max(number), 0) FROM twophp.schema_version;
 INSERT INTO twophp.schema_version VALUES ($1);
 
 -- name: begin_writer
-INSERT INTO twophp.writer
-SELECT nextval('twophp.writer_id'), $1, 0, 0, 0, '', (SELECT coalesce(max(at), 0) FROM twophp.writer), false
-RETURNING id, at;
+-- Under the lock, so that each names the one before it.
+INSERT INTO twophp.writer (id, name, seq, link, lines, hash, at, is_closed, previous, joined)
+SELECT nextval('twophp.writer_id'), $1, 0, 0, 0,
+    sha256(convert_to(last.id || ' ' || head.lines || ' ', 'UTF8') || head.hash), last.at, false, last.id, head.lines
+FROM twophp.joined_head AS head
+CROSS JOIN (SELECT coalesce(max(id), 0) AS id, coalesce(max(at), 0) AS at FROM twophp.writer) AS last
+RETURNING id, hash, at;
+
+-- name: close_writers
+-- Waits for every batch that is under way. Handles of an older version write no more.
+UPDATE twophp.writer SET is_closed = true WHERE NOT is_closed;
 
 -- name: close_writer
 -- Waits for a batch of this writer that is still under way; one that comes later finds it closed.
@@ -103,6 +114,9 @@ UPDATE twophp.writer SET is_closed = true WHERE id = $1;
 
 -- name: lock_timeout
 SET LOCAL lock_timeout = '10s';
+
+-- name: be_patient
+SET LOCAL lock_timeout = '1h';
 
 -- A batch. ------------------------------------------------------------------------------------------------------------
 

@@ -83,13 +83,15 @@ class PostgresStore:
         async with driver.in_our_words():
             pool, self._is_pooled = await driver.open_pool(self._place)
             try:
-                async with pool.acquire() as connection, connection.transaction():
-                    await opening.insist_on_durability(connection, self._script)
-                    await opening.migrate(connection, self._script)
-                    if self._is_pooled:
-                        self._script.begin = self._script.named("begin_pooled")
-                    news = News(pool, self._script, is_pooled=self._is_pooled)
-                    writer = await self._new_writer(pool, connection, news)
+                async with pool.acquire() as connection:
+                    await opening.stop_older_handles(connection, self._script)
+                    async with connection.transaction():
+                        await opening.insist_on_durability(connection, self._script)
+                        await opening.migrate(connection, self._script)
+                        if self._is_pooled:
+                            self._script.begin = self._script.named("begin_pooled")
+                        news = News(pool, self._script, is_pooled=self._is_pooled)
+                        writer = await self._new_writer(pool, connection, news)
             except BaseException:
                 with suppress(*driver.THEIRS):
                     await pool.close()

@@ -16,7 +16,7 @@ from twophp.core.call import Call, call_facts
 from twophp.core.intent import SETTLED, Intent, Phase, fixed_facts, outcome_facts
 from twophp.kernel.journal import FIRST_FACT, GENESIS, PREVIOUS, RECORD, Link, decode_lines, is_intact
 from twophp.stores.postgres import driver, opening
-from twophp.stores.postgres.chain import Chain
+from twophp.stores.postgres.chain import Chain, beginning
 from twophp.stores.postgres.journal import join, placed
 from twophp.stores.postgres.kinds import KIND_OF_TABLE, Kind
 from twophp.stores.postgres.script import Script
@@ -42,7 +42,9 @@ class Inspection:
         self._script = script
         self._expect = expect
         self._progress = progress
-        self._chains: dict[int, Chain] = {}
+        self._writers: dict[int, Any] = {}  # Their rows.
+        self._chains: dict[int, Chain] = {}  # How far they have come, as their links say.
+        self._heads: dict[int, bytes | None] = {}  # Hashes of the joined journal where a writer began.
         self._head = ProvenHead(0, GENESIS)
         self._total = self._looked_at = self._records = self._count = 0
         self._findings: list[Finding] = []
@@ -53,6 +55,8 @@ class Inspection:
         await join(self._connection, self._script)
         self._total = await self._connection.fetchval(named("count_to_verify"))
         await self._connection.execute(named("make_told"))
+        self._writers = {row["id"]: row for row in await self._connection.fetch(named("writers"))}
+        self._heads = {row["joined"]: None for row in self._writers.values()} | {0: GENESIS}
         await self._check_links()
         await self._connection.execute(named("index_told"))
         await self._check_writers()
@@ -95,7 +99,7 @@ class Inspection:
     def _check_link(self, row: Any) -> list[Sequence[Any]]:
         """A link in its writer's chain, and in the joined one. Its lines."""
         first, link = row["first"], Link(*(row[name] for name in Link.__struct_fields__))
-        chain = self._chains.get(link.writer, Chain(link.writer))
+        chain = self._chains.get(link.writer) or self._begun(link.writer)
         try:
             lines = decode_lines(link.lines)
             joined = placed(row, first, self._head.digest)
@@ -103,9 +107,10 @@ class Inspection:
             self._find("edited_line", f"the lines from {first} on cannot be read", seq=first)
             lines, joined = [], None
         broken = next((place for place, line in enumerate(lines) if not is_intact(line)), 0)
-        if link.hash != link.expected(chain.hash):
+        if chain is not None and link.hash != link.expected(chain.hash):
             self._find("edited_line", f"line {first + broken} was edited, or what stands before it", seq=first + broken)
-        if (link.id, link.seq) != (chain.last_line + 1, chain.seq + 1):
+        before = chain or Chain(link.writer)
+        if (link.id, link.seq) != (before.last_line + 1, before.seq + 1):
             self._find("missing_lines", f"lines of writer {link.writer} before line {first} are missing", seq=first)
         if first != self._head.seq + 1:
             self._find(
@@ -122,7 +127,16 @@ class Inspection:
             for place, line in enumerate(lines)
         ]
 
+    def _begun(self, writer: int) -> Chain | None:
+        """Where its chain begins, if that is known: its row says what was there before."""
+        row = self._writers.get(writer)
+        if row is None or (digest := self._heads[row["joined"]]) is None:
+            return None
+        return Chain(writer, hash=beginning(row["previous"], row["joined"], digest))
+
     def _pass(self) -> None:
+        if self._head.seq in self._heads:
+            self._heads[self._head.seq] = self._head.digest
         expect = self._expect
         if expect is not None and expect.seq == self._head.seq:
             self._expect = None
@@ -134,14 +148,23 @@ class Inspection:
 
     async def _check_writers(self) -> None:
         """Each keeps where it has come to. What was cut off its chain does not fit that."""
-        number = self._head.seq
-        for row in await self._connection.fetch(self._script.named("writers")):
-            said, found = Chain(*row), self._chains.pop(row["id"], Chain(row["id"]))
+        number, previous, is_old = self._head.seq, 0, True
+        for row in self._writers.values():
+            said, begun = Chain(*row[:5]), self._begun(row["id"])
+            found = self._chains.pop(said.id, begun or Chain(said.id, hash=said.hash))
             if found.lines < said.lines:
                 message = f"writer {said.id} has written {said.lines} lines, and {found.lines} are there"
                 self._find("truncated", message, seq=number)
             elif found != said:
                 self._find("rewritten_head", f"the row of writer {said.id} does not fit its last link", seq=number)
+            if begun is None:
+                message = f"writer {said.id} began when line {row['joined']} was the last, and no such head is there"
+                self._find("rewritten_head", message, seq=number)
+            is_old = is_old and row["previous"] < 0
+            if row["previous"] != previous and not is_old:
+                message = f"writer {said.id} began after writer {row['previous']}, and {previous} is there before it"
+                self._find("rewritten_head", message, seq=number)
+            previous = said.id
         for writer in self._chains:
             self._find("rewritten_head", f"the row of writer {writer} is gone", seq=number)
         for row in await self._connection.fetch(self._script.named("not_joined"), FINDINGS_NAMED):

@@ -17,7 +17,7 @@ CREATE INDEX ON told (subject) WHERE after = 'ABSENT';
 ANALYZE told;
 
 -- name: writers
-SELECT id, seq, link, lines, hash FROM twophp.writer ORDER BY id;
+SELECT id, seq, link, lines, hash, previous, joined FROM twophp.writer ORDER BY id;
 
 -- name: not_joined
 -- Somebody has put them in before a link that had its place already: joining goes on from there.
