@@ -12,9 +12,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from contextvars import Context
 from typing import Any, Final
 from zlib import crc32
 
+from twophp.stores.clock import steady_seconds
 from twophp.stores.postgres import driver
 from twophp.stores.postgres.script import Script
 
@@ -22,6 +24,8 @@ log: Final = logging.getLogger("twophp.store")
 
 TOLD_AT_ONCE: Final = 500
 """A message has room for 8,000 bytes."""
+AGAIN_S: Final = 5.0
+"""So long nobody tries again to listen, after it has failed."""
 
 
 def _mark(correlation_id: str) -> str:
@@ -38,15 +42,15 @@ class News:
         self._channel = f"twophp_{script.schema}"
         self._can_listen = not is_pooled
         self._session: Any = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
+        self._not_before = -AGAIN_S
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._untold: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, correlation_id: str, longest_s: float) -> None:
         """Until something about it was told, or so long."""
-        if self._can_listen and (self._session is None or driver.is_gone(self._session)):
-            await self._listen()
+        self._begin_to_listen()
         mark, told = _mark(correlation_id), asyncio.get_running_loop().create_future()
         self._waiting[mark].add(told)
         try:
@@ -56,16 +60,25 @@ class News:
             if not self._waiting[mark]:
                 del self._waiting[mark]
 
+    def _begin_to_listen(self) -> None:
+        """Beside whoever waits, who looks for itself meanwhile: a connection may take long to be had, or fail."""
+        if not self._can_listen or self._opening is not None or steady_seconds() < self._not_before:
+            return
+        if self._session is None or driver.is_gone(self._session):
+            self._opening = asyncio.get_running_loop().create_task(self._listen(), context=Context())
+
     async def _listen(self) -> None:
-        async with self._opening:
-            if self._session is not None and not driver.is_gone(self._session):
-                return
-            try:
-                self._session = await self._pool.acquire(timeout=driver.CONNECT_S)
-                await self._session.add_listener(self._channel, self._heard)
-            except driver.THEIRS as error:
-                log.info("no news of other replicas; their outcomes are looked for now and then: %s", error)
+        try:
+            async with asyncio.timeout(driver.CONNECT_S):
                 await self._let_go()
+                self._session = await self._pool.acquire()
+                await self._session.add_listener(self._channel, self._heard)
+        except driver.THEIRS as error:
+            log.info("no news of other replicas; their outcomes are looked for now and then: %s", error)
+            self._not_before = steady_seconds() + AGAIN_S
+            await self._let_go()
+        finally:
+            self._opening = None
 
     def _heard(self, _session: Any, _pid: int, _channel: str, marks: str) -> None:
         for mark in marks.split(","):
@@ -94,6 +107,10 @@ class News:
 
     async def close(self) -> None:
         """Say what is still to be said, and listen no more."""
+        self._can_listen = False
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         if self._task is not None:
             await asyncio.wait([self._task], timeout=driver.CONNECT_S)
         await self._let_go()
