@@ -15,6 +15,7 @@ from twophp.stores.testing.scene import confirmation, pair_of, register, taking
 
 pytestmark = pytest.mark.anyio
 ROUNDS = 10
+SESSIONS = "SELECT 1 FROM pg_stat_activity, pg_sleep(0.01) WHERE pid <> pg_backend_pid() AND query LIKE $1"
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
 
@@ -23,7 +24,10 @@ def marking(row: LedgerEntry, at: int) -> MakeChange:
 
 
 async def deadlocks(schema: Schema) -> int:
-    await asyncio.sleep(1.2)  # A session reports what it has counted once a second.
+    """As the sessions of the replicas have reported it, which each does at its end."""
+    async with asyncio.timeout(30):
+        while await schema.run(SESSIONS, f"%{schema.name}%"):
+            pass
     (row,) = await schema.run(DEADLOCKS)
     return int(row["deadlocks"])
 
