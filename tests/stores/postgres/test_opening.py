@@ -22,9 +22,9 @@ from twophp.core.records import Instant
 from twophp.core.registrar_records import GATE
 from twophp.kernel.commands import ReadRecords
 from twophp.ports import Tail
+from twophp.stores.chains import Chain
 from twophp.stores.postgres import PostgresStore, driver
 from twophp.stores.postgres import opening as opens
-from twophp.stores.postgres.chain import Chain
 from twophp.stores.postgres.script import Script
 from twophp.stores.postgres.verify import verify
 from twophp.stores.testing.scene import confirm, register, reserve, sealed, settle, verified_journal

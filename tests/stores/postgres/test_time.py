@@ -8,8 +8,8 @@ import pytest
 
 from tests.stores.schemas import Schema
 from twophp.core.intent import Phase
-from twophp.stores.postgres import PostgresStore, chain
-from twophp.stores.postgres.chain import DatabaseClock
+from twophp.stores.database_clock import DatabaseClock
+from twophp.stores.postgres import PostgresStore, supply
 from twophp.stores.testing.scene import attend, confirm, register, settle
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +136,7 @@ def stepped(store: PostgresStore, by_ms: Callable[[], int]) -> None:
 @pytest.mark.req("A-29", "A-34")
 async def test_a_step_of_the_databases_clock_ends_no_lease(schema: Schema, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner executes on; no other replica takes it over, and nobody is ahead when the clock is right again."""
-    monkeypatch.setattr(chain, "FRESH_S", 0.0)  # Each batch looks at the database's clock.
+    monkeypatch.setattr(supply, "FRESH_S", 0.0)  # Each batch looks at the database's clock.
     by_ms = 0
     async with PostgresStore(schema.url) as here, PostgresStore(schema.url) as there:
         for store in (here, there):

@@ -13,8 +13,8 @@ from twophp.core.errors import SchemaMismatch
 from twophp.core.records import JournalEvent
 from twophp.kernel.commands import MakeChange
 from twophp.ports import Change
+from twophp.stores.chains import Chain
 from twophp.stores.postgres import PostgresStore
-from twophp.stores.postgres.chain import Chain
 from twophp.stores.postgres.verify import verify
 from twophp.stores.sqlite.verify import ProvenHead
 from twophp.stores.testing.scene import confirm, finish, register, reserve, sealed, settle

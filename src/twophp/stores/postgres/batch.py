@@ -23,7 +23,7 @@ from twophp.kernel.journal import Writer, new_link
 from twophp.kernel.overlay import Slot, Slots
 from twophp.ports import Command, Purge
 from twophp.ports import Statement as Extra
-from twophp.stores.postgres.chain import Chain, Supply
+from twophp.stores.chains import Chain
 from twophp.stores.postgres.driver import (
     THEIRS,
     is_gone,
@@ -45,6 +45,7 @@ from twophp.stores.postgres.kinds import (
     of_several,
 )
 from twophp.stores.postgres.script import Script
+from twophp.stores.postgres.supply import Supply
 from twophp.stores.postgres.text import kept, kept_values, plain
 from twophp.stores.sqlite.table import Row
 from twophp.stores.sqlite.tables import entry_changes

@@ -12,8 +12,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from twophp.core.records import JournalEvent
-from twophp.kernel.journal import FIRST_FACT, GENESIS, PREVIOUS, RECORD, Link, Writer, decode_lines, new_link
+from twophp.kernel.journal import FIRST_FACT, PREVIOUS, RECORD, Link, decode_lines
 from twophp.ports import JournalLine
+from twophp.stores.chains import placed
 from twophp.stores.postgres.script import Script
 
 JOINED_AT_ONCE: Final = 500
@@ -30,13 +31,6 @@ async def join(connection: Any, script: Script) -> None:
             number, digest = link.last_line, link.hash
         await connection.execute(script.named("append_joined"), *map(list, zip(*rows, strict=True)))
     await connection.execute(script.named("move_joined"), number, digest)
-
-
-def placed(row: Any, first: int, previous: bytes = GENESIS) -> Link:
-    """A link as one of the joined chain: its lines have their numbers there."""
-    lines = [(line[PREVIOUS], line[RECORD], JournalEvent(*line[FIRST_FACT:-1])) for line in decode_lines(row["lines"])]
-    writer = Writer(row["writer"], row["seq"] - 1)
-    return new_link(previous, first, writer, lines, row["at"], row["next_id"])
 
 
 async def links_after(connection: Any, script: Script, after: int, limit: int) -> list[Link]:

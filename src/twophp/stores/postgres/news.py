@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final
-from zlib import crc32
 
 from twophp.stores.clock import steady_seconds
 from twophp.stores.postgres import driver
 from twophp.stores.postgres.script import Script
+from twophp.stores.waiters import Waiters, mark_of
 
 log: Final = logging.getLogger("twophp.store")
 
@@ -26,11 +25,6 @@ TOLD_AT_ONCE: Final = 500
 """A message has room for 8,000 bytes."""
 AGAIN_S: Final = 5.0
 """So long nobody tries again to listen, after it has failed."""
-
-
-def _mark(correlation_id: str) -> str:
-    """Short, and the same for two ids now and then: that wakes somebody for nothing."""
-    return f"{crc32(correlation_id.encode(errors='replace')):08x}"
 
 
 class News:
@@ -44,21 +38,14 @@ class News:
         self._session: Any = None
         self._opening: asyncio.Task[None] | None = None
         self._not_before = -AGAIN_S
-        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._waiters = Waiters()
         self._untold: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, correlation_id: str, longest_s: float) -> None:
         """Until something about it was told, or so long."""
         self._begin_to_listen()
-        mark, told = _mark(correlation_id), asyncio.get_running_loop().create_future()
-        self._waiting[mark].add(told)
-        try:
-            await asyncio.wait([told], timeout=longest_s)
-        finally:
-            self._waiting[mark].discard(told)
-            if not self._waiting[mark]:
-                del self._waiting[mark]
+        await self._waiters.wait(correlation_id, longest_s)
 
     def _begin_to_listen(self) -> None:
         """Beside whoever waits, who looks for itself meanwhile: a connection may take long to be had, or fail."""
@@ -81,15 +68,12 @@ class News:
             self._opening = None
 
     def _heard(self, _session: Any, _pid: int, _channel: str, marks: str) -> None:
-        for mark in marks.split(","):
-            for told in self._waiting.get(mark, ()):
-                if not told.done():
-                    told.set_result(None)
+        self._waiters.wake(marks)
 
     def tell(self, correlation_ids: Iterable[str]) -> None:
         """These have ended, and that is durable. Nobody waits until it is told."""
         if self._can_listen:  # Behind a pooler the others cannot listen either.
-            self._untold.update(dict.fromkeys(map(_mark, correlation_ids)))
+            self._untold.update(dict.fromkeys(map(mark_of, correlation_ids)))
             if self._untold and self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._send())
 

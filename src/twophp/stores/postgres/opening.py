@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from twophp.core.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from twophp.core.records import Instant
-from twophp.stores.postgres.chain import Chain
+from twophp.stores.chains import Chain
 from twophp.stores.postgres.script import Script
 
 log: Final = logging.getLogger("twophp.store")

@@ -31,17 +31,18 @@ from twophp.ports import (
     Then,
 )
 from twophp.stores.clock import mint_uuid, system_clock
+from twophp.stores.group_commit import BATCH_LIMIT, QUEUE_CAPACITY
 from twophp.stores.owners import NobodyKnown
 from twophp.stores.postgres import driver, opening
 from twophp.stores.postgres.batch import load
-from twophp.stores.postgres.chain import Supply
 from twophp.stores.postgres.journal import history, join, lines_after, links_after
 from twophp.stores.postgres.kinds import KIND_OF_TABLE
 from twophp.stores.postgres.news import News
 from twophp.stores.postgres.questions import asked, obligations_asked
 from twophp.stores.postgres.script import Script
+from twophp.stores.postgres.supply import Supply
 from twophp.stores.postgres.text import kept, kept_values, plain
-from twophp.stores.postgres.writer import BATCH_LIMIT, QUEUE_CAPACITY, Writer
+from twophp.stores.postgres.writer import Writer
 from twophp.stores.sqlite.table import Row
 from twophp.stores.sqlite.tables import entry_of
 

@@ -1,36 +1,29 @@
-"""Group commit: everything that waits goes into one transaction, and everybody is answered after its COMMIT.
+"""One batch in a transaction, over a connection that may be lost at any moment.
 
-A batch is some trips to the server and a commit, whatever it holds, and while one is under way the next gathers. A
-handle writes one batch after the other: changes are made in their order, and its journal is one chain. What another
-replica's batch holds is waited for; whoever was slower to make a record is decided again on what is there then.
+What another replica's batch holds is waited for; whoever was slower to make a record is decided again on what is there
+then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from contextvars import Context
 from typing import Any, Final
 
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
-from twophp.kernel.admission import Queue
-from twophp.kernel.apply import Failure, Job, Outcome
-from twophp.ports import Command, Load, Then
+from twophp.kernel.apply import Outcome
+from twophp.ports import Command
+from twophp.stores.chains import Chain
 from twophp.stores.clock import steady_seconds
+from twophp.stores.group_commit import BATCH_LIMIT, QUEUE_CAPACITY, GroupCommit
 from twophp.stores.postgres import driver
 from twophp.stores.postgres.batch import Batch, TransactionEnded
-from twophp.stores.postgres.chain import Chain, Supply
 from twophp.stores.postgres.news import News
 from twophp.stores.postgres.opening import insist_on_durability
 from twophp.stores.postgres.script import Script
-from twophp.stores.sqlite.flow import tell
+from twophp.stores.postgres.supply import Supply
 
-log: Final = logging.getLogger("twophp.store")
-
-QUEUE_CAPACITY: Final = 4_096
-BATCH_LIMIT: Final = 512
 TRIES: Final = 8
 """So often a batch that met others is decided again, before each of its halves is by itself."""
 MEETINGS: Final = 3
@@ -39,8 +32,8 @@ PAUSE_S: Final = 0.002
 UNEVEN: Final = 5
 
 
-class Writer:
-    """The only writer of one handle. Any number of handles, also in other processes, share a database."""
+class Writer(GroupCommit):
+    """The writer of one handle."""
 
     def __init__(
         self,
@@ -54,118 +47,24 @@ class Writer:
         batch_limit: int = BATCH_LIMIT,
         seconds: Callable[[], float] = steady_seconds,
     ) -> None:
+        super().__init__(capacity=capacity, batch_limit=batch_limit, seconds=seconds)
         self._pool = pool
         self._script = script
         self._supply = supply
         self.chain = chain
         self._news = news
-        self._seconds = seconds
-        self._batch_limit = batch_limit
-        self._waiting = Queue(capacity=capacity, batch_limit=batch_limit, seconds=seconds)
         self._connection: Any = None
-        self._task: asyncio.Task[None] | None = None
-        self._arrived = asyncio.Event()
         self._has_settings = False
         self._has_begun = False  # Whether the latest attempt has come so far.
-        self._poison: StorePoisoned | None = None
-        self._closing = False
-        self._latest_batch = self._batches = self._changes = 0
 
-    def transact(self, command: Command) -> asyncio.Future[Any]:
-        """Queue the command; whoever awaits it waits until it is durable. One that finds no room is refused at once."""
-        done = asyncio.get_running_loop().create_future()
-        self._add((command, done))
-        return done
-
-    def submit(self, command: Command, then: Then) -> None:
-        """See ``Store.submit``."""
-        self._add((command, then))
-
-    def _add(self, job: Job) -> None:
-        self.refuse_if_unsure()
-        if self._closing:
-            raise StoreUnavailable("the store is closed", code="store_closed")
-        self._waiting.add(job, job[0].admission)
-        self._arrived.set()
-        if self._task is None:
-            self._start()
-
-    def _start(self) -> None:
-        # Nobody's context: what a batch does is not the affair of the request that woke it.
-        self._task = asyncio.get_running_loop().create_task(self._drain(), context=Context())
-
-    def refuse_if_unsure(self) -> None:
-        """Raise StorePoisoned while nobody can tell what is durable."""
-        if self._poison is not None:
-            raise StorePoisoned(str(self._poison))
-
-    def load(self) -> Load:
-        """See ``Store.load``."""
-        return Load(
-            waiting=self._waiting.size, latest_batch=self._latest_batch, batches=self._batches, changes=self._changes
-        )
-
-    def stop(self, why: str) -> None:
-        """From here on this handle writes nothing and says so, until the database was opened anew."""
-        self._poison = self._poison or StorePoisoned(f"the store has stopped: {why}")
-
-    async def close(self) -> None:
-        """Finish what was accepted, refuse what comes after, stop."""
-        self._closing = self._waiting.is_closing = True
-        self._arrived.set()
-        while self._task is not None:
-            await asyncio.wait([self._task])
-        await self._let_go()
-
-    async def _drain(self) -> None:
-        try:
-            while self._waiting.size:
-                await self._gather()
-                if jobs := self._waiting.take():
-                    await self._write(jobs)
-                    self._waiting.asked()
-                began = self._seconds()
-                if bite := self._waiting.take_bite():
-                    await self._write(bite)
-                    self._waiting.bitten(began)
-                elif not jobs:
-                    self._arrived.clear()
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._arrived.wait(), max(self._waiting.rest_s(), 0.001))
-        finally:
-            self._task = None
-
-    async def _gather(self) -> None:
-        """While more has come since the last look, look once more."""
-        seen = 0
-        while seen < len(self._waiting) < self._batch_limit:
-            seen = len(self._waiting)
-            await asyncio.sleep(0)
-
-    async def _write(self, jobs: list[Job]) -> None:
-        """One batch, made durable, and everybody told."""
-        self._latest_batch = len(jobs)
-        self._batches += 1
-        self._changes += len(jobs)
-        try:
-            outcomes = await self._flush([command for command, _done in jobs])
-        except BaseException as error:
-            self.stop("the writer was interrupted")
-            tell(jobs, [Failure(CommitUnknown("the writer was interrupted")) for _job in jobs])
-            if isinstance(error, Exception):
-                log.exception("a batch failed")
-                return
-            raise
-        tell(jobs, outcomes)
-
-    async def _flush(self, commands: Sequence[Command]) -> list[Outcome]:
-        """All at once; if that cannot be written, one half after the other, so that one change harms nobody else."""
-        error: Exception
+    async def _written(self, commands: Sequence[Command]) -> list[Outcome]:
+        """See ``GroupCommit._written``; who met others is decided again, and a lost session is replaced."""
+        error: Exception = StoreUnavailable("it was not tried")
         has_reconnected = False
         for attempt in range(TRIES):
             try:
                 return await self._attempt(commands)
-            except Exception as raised:  # noqa: BLE001 - every waiting caller must hear of it, whatever it is.
+            except Exception as raised:  # noqa: BLE001 - which it is tells what comes next.
                 error = raised
             if isinstance(error, CommitUnknown | StorePoisoned):
                 break
@@ -178,15 +77,16 @@ class Writer:
                 has_reconnected = True  # COMMIT was not sent, so nothing was written; an idle session may have ended.
             else:
                 break
-        serves_nobody = not self._has_begun or self._is_cut_off() or driver.is_outage(error)
-        if len(commands) == 1 or serves_nobody or isinstance(error, CommitUnknown | StorePoisoned):
-            return [Failure(_for_a_caller(error)) for _command in commands]
-        half = len(commands) // 2
-        return [*await self._flush(commands[:half]), *await self._flush(commands[half:])]
+        raise error
+
+    def _is_everybodys(self, error: Exception) -> bool:
+        return not self._has_begun or self._is_cut_off() or driver.is_outage(error)
+
+    def _for_a_caller(self, error: Exception) -> TwoPHPError:
+        ours = driver.translate(error)
+        return type(ours)(str(ours), code=ours.code)
 
     async def _attempt(self, commands: Sequence[Command]) -> list[Outcome]:
-        if self._poison is not None:
-            raise self._poison
         self._has_begun = False
         connection = await self._connected()
         batch = Batch(connection, self._script, self._supply, self.chain, has_settings=self._has_settings)
@@ -283,9 +183,3 @@ class Writer:
         if connection is not None:
             with suppress(*driver.THEIRS):
                 await self._pool.release(connection)
-
-
-def _for_a_caller(error: Exception) -> TwoPHPError:
-    """A fresh error for each caller: one that is raised in many tasks would collect all their tracebacks."""
-    ours = driver.translate(error)
-    return type(ours)(str(ours), code=ours.code)

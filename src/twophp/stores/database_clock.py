@@ -1,54 +1,22 @@
-"""A writer's chain of links, its ids, and the database's time: what a batch takes up and hands on."""
+"""The time of a database that several processes share, as each of them carries it on between two looks."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from hashlib import sha256
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from twophp.core.records import Instant
-from twophp.kernel.journal import GENESIS
 from twophp.ports import Clock
-from twophp.stores.clock import AnchoredClock, StoreTime, since_boot_ns, steady_seconds, system_clock, wall_clock
+from twophp.stores.clock import AnchoredClock, since_boot_ns, wall_clock
 
 log: Final = logging.getLogger("twophp.store")
 
-LINE_BITS: Final = 40
-"""A line's number is its writer's, shifted by so much, and its place among that writer's lines."""
-FRESH_S: Final = 1.0
-"""So long a measured time is relied on, and so long ids are kept for use: they rise as records are made."""
 _STEP_NS: Final = 500_000_000
 _DRIFT: Final = 5_000
 """Two clocks drift apart by a part of time that is no greater than this one's reciprocal."""
 _FOLLOWS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
-
-
-class Chain(msgspec.Struct, frozen=True):
-    """Who writes, and how far it has come. Every handle has a row of its own, which no other updates."""
-
-    id: int
-    seq: int = 0
-    link: int = 0
-    lines: int = 0
-    hash: bytes = GENESIS
-
-    @property
-    def last_line(self) -> int:
-        """The number of its last line; also before there is one."""
-        return self.id << LINE_BITS | self.lines
-
-
-def beginning(previous: int, joined: int, digest: bytes) -> bytes:
-    """What a writer's first link is chained to: the writer before it, and what was joined by then, with its hash.
-
-    The database makes it (`begin_writer`). Writers of the first schema, which name no other, begin with nothing.
-    """
-    return GENESIS if previous < 0 else sha256(b"%d %d %b" % (previous, joined, digest)).digest()
 
 
 class DatabaseClock(AnchoredClock):
@@ -109,40 +77,3 @@ class DatabaseClock(AnchoredClock):
                 off_ns / 1e9,
             )
         self._is_set = True
-
-
-class Supply:
-    """Time and ids, looked up in one trip."""
-
-    def __init__(self, clock: Clock) -> None:
-        """``clock`` is the machine's, in whose place the database's comes, or one that was injected."""
-        self._database = DatabaseClock() if clock is system_clock else None
-        self.time = StoreTime(self._database or clock)
-        self._ids: deque[int] = deque()
-        self._looked_at = -FRESH_S
-        self.last_id = 0
-
-    async def look(self, connection: Any, statement: str, commands: int) -> None:
-        """Ask for both if there is need: so many commands are to be decided."""
-        seconds = steady_seconds()
-        if seconds - self._looked_at < FRESH_S and len(self._ids) >= commands:
-            return
-        if seconds - self._looked_at >= FRESH_S:
-            self._ids.clear()
-        before_ns = 0 if self._database is None else self._database.steady_ns()
-        at, ids = await connection.fetchrow(statement, 2 * commands)
-        if self._database is not None:
-            self._database.measured(at, before_ns)
-        self._ids.extend(ids)
-        self._looked_at = seconds
-
-    async def have(self, connection: Any, statement: str, count: int) -> None:
-        """So many ids are needed, which is more than commands mostly make."""
-        if len(self._ids) < count:
-            _at, ids = await connection.fetchrow(statement, count - len(self._ids))
-            self._ids.extend(ids)
-
-    def next_id(self) -> int:
-        """An id that nobody else has."""
-        self.last_id = self._ids.popleft()
-        return self.last_id
