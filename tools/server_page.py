@@ -25,6 +25,7 @@ POLICY = {
     "mode": "`sync`, or `async`: the confirm does not wait for the handler",
     "replay": "`REJECT`, or `REUSE`: a confirm within the grace is let in, if the guard agrees",
     "on_crash": "what becomes of an intent whose handler died with its process: `fail` or `rerun`",
+    "effects": "where the handler acts: `anywhere`, or in the intent's `transaction` and `obligations` alone",
     "transparent": "plain requests are recorded too; their answers stay as they are",
     "require": "a plain mutation is refused with 428 and does not run; not together with `transparent`",
     "allow_shorter_ttl": "a client may ask for less than the TTL",

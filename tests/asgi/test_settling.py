@@ -180,7 +180,7 @@ async def test_who_stumbles_after_the_commit_answers_what_was_committed(monkeypa
     async with serving() as service:
         registered = await service.register()
         executions = service.server.executions
-        remember = executions._remember
+        remember = executions.remember
         stumbled: list[Settled] = []
 
         def stumbling(settled: Settled) -> Settled:
@@ -189,7 +189,7 @@ async def test_who_stumbles_after_the_commit_answers_what_was_committed(monkeypa
                 raise ZeroDivisionError
             return remember(settled)
 
-        monkeypatch.setattr(executions, "_remember", stumbling)
+        monkeypatch.setattr(executions, "remember", stumbling)
         done = await service.confirm(registered)
         assert (done.status, done.get(STATE), len(stumbled)) == (200, "COMMITTED", 1)
 

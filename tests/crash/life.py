@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from twophp.core.policy import HOUR_MS, SECOND_MS, CrashPolicy, ServeMode
+from twophp.core.policy import HOUR_MS, SECOND_MS, CrashPolicy, Effects, ServeMode
 
 LEASE_MS: Final = 30 * SECOND_MS
 TTL_MS: Final = HOUR_MS
@@ -22,6 +22,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     listener: int  # The number of the socket it serves.
     ahead_ms: int = 0  # How far its clock is ahead of the machine's.
     on_crash: CrashPolicy = "fail"
+    effects: Effects = "anywhere"
     mode: ServeMode = "sync"
     lease_ms: int = LEASE_MS
     reconciles: bool = False

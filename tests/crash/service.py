@@ -110,6 +110,7 @@ def policy(life: Life) -> Policy:
         lease_ms=life.lease_ms,
         processing_timeout_ms=LEASE_MS,
         on_crash=life.on_crash,
+        effects=life.effects,
         mode=life.mode,
     )
 

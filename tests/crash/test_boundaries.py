@@ -19,6 +19,7 @@ from twophp.core.intent import Phase
 CLIENT: Final = "client-1"
 BODY: Final = b'{"item":"tea"}'
 INDETERMINATE: Final = "Outcome indeterminate."
+INTERRUPTED: Final = "Processing was interrupted and nothing happened; it is safe to resubmit."
 
 BEFORE_PHASE_ONE: Final = ["register asked", "register written"]
 REGISTERED: Final = [
@@ -245,7 +246,7 @@ def test_what_runs_after_its_202_recovers_alike(rig: Rig, tmp_path: Path, place:
 def test_business_rows_and_the_commit_are_both_there_or_neither(
     rig: Rig, tmp_path: Path, place: str, on_crash: str
 ) -> None:
-    story = Story(rig, tmp_path, effect="row", on_crash=on_crash)
+    story = Story(rig, tmp_path, effect="row", effects="transaction", on_crash=on_crash)
     left = story.dies_at(place, standard)
     assert left.phase == phase_at(place)
     assert len(left.rows) == (left.phase is Phase.COMMITTED)
@@ -254,6 +255,9 @@ def test_business_rows_and_the_commit_are_both_there_or_neither(
     assert answer.phase == after.phase == (Phase.FAILED if fails else Phase.COMMITTED)
     # Even where it ran twice: the first run's row went with the commit that did not happen.
     assert after.rows == ([] if fails else [(after.entries[0].server_correlation_id, answer.run)])
+    # And where it failed the client is told that nothing happened (ADR 44).
+    assert (dict(answer.headers).get("dtt-2php-message") == INTERRUPTED) is fails
+    assert not any(entry.indeterminate for entry in after.entries)
 
 
 RECOVERY: Final = [

@@ -35,7 +35,8 @@ STATUSES = {
     422: {"fingerprint_mismatch", "invalid_request", "mode_mismatch"},
     428: {"two_phase_required"},
     429: {"quota_exceeded"},
-    500: {"internal", "needs_asyncio", "outcome_indeterminate", "handler_failed", "not_settled", "record_tampered"},
+    500: {"internal", "needs_asyncio", "outcome_indeterminate", "handler_failed", "not_settled", "record_tampered"}
+    | {"interrupted"},
     503: {"store_unavailable", "store_overloaded", "commit_unknown", "store_poisoned"},
 }
 
@@ -84,6 +85,7 @@ def test_a_phase_is_told_only_where_it_may_be() -> None:
         "constraint_violated": b"FAILED",
         "outcome_indeterminate": b"FAILED",
         "handler_failed": b"FAILED",
+        "interrupted": b"FAILED",
     }
 
 

@@ -62,6 +62,7 @@ MOST_AT_ONCE: Final = 256
 CANCEL_S: Final = 1.0
 """How long something that is cancelled may take to notice."""
 HANDLER_FAILED: Final = _stored("handler_failed")
+INTERRUPTED: Final = _stored("interrupted")
 CONSTRAINT_VIOLATED: Final = _stored("constraint_violated")
 INDETERMINATE: Final = _stored(OUTCOME_INDETERMINATE)
 
@@ -308,7 +309,10 @@ class Server:
             return
         unknown = Settle(fence=intent.fence, succeeded=False, status=INDETERMINATE.status, indeterminate=True)
         settle, response = unknown, INDETERMINATE
-        if self._ask is not None:
+        if policy.effects == "transaction":  # The database has rolled all of them back.
+            settle = Settle(fence=intent.fence, succeeded=False, status=INTERRUPTED.status)
+            response = INTERRUPTED
+        elif self._ask is not None:
             found, resource_id = await self._reconciled(intent, self._ask, policy)
             if found == "ASK_AGAIN":
                 return  # Its lease runs out again, and the next recovery asks again.

@@ -23,6 +23,7 @@ MAX_REQUESTED_TTL_MS = 2**53
 ReplayPolicy: TypeAlias = Literal["REJECT", "REUSE"]
 ServeMode: TypeAlias = Literal["sync", "async"]
 CrashPolicy: TypeAlias = Literal["fail", "rerun"]
+Effects: TypeAlias = Literal["anywhere", "transaction"]
 
 
 class PolicyChanges(TypedDict, total=False):
@@ -34,6 +35,7 @@ class PolicyChanges(TypedDict, total=False):
     mode: ServeMode
     replay: ReplayPolicy
     on_crash: CrashPolicy
+    effects: Effects
     transparent: bool
     require: bool
     allow_shorter_ttl: bool
@@ -55,6 +57,7 @@ class Policy(SettingsStruct, frozen=True, kw_only=True):
     mode: ServeMode = "sync"
     replay: ReplayPolicy = "REJECT"
     on_crash: CrashPolicy = "fail"
+    effects: Effects = "anywhere"  # "transaction": all are in the intent's transaction and obligations (ADR 44).
     transparent: bool = False
     require: bool = False
     allow_shorter_ttl: bool = False
@@ -80,6 +83,7 @@ class Policy(SettingsStruct, frozen=True, kw_only=True):
             (self.mode in ("sync", "async"), "mode must be one of sync, async"),
             (self.replay in ("REJECT", "REUSE"), "replay must be one of REJECT, REUSE"),
             (self.on_crash in ("fail", "rerun"), "on_crash must be one of fail, rerun"),
+            (self.effects in ("anywhere", "transaction"), "effects must be one of anywhere, transaction"),
             (
                 not (self.require and self.transparent),
                 "require and transparent exclude each other: a plain request is either refused or recorded",

@@ -16,15 +16,13 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
 
-from twophp.core.errors import ConstraintViolation, KeyMissing, Refused, StoreError, Tampered, TwoPHPError
+from twophp.core.errors import KeyMissing, Refused, StoreError, Tampered
 from twophp.core.intent import SETTLED, Intent
 from twophp.core.intent_commands import Settle
 from twophp.core.machine import Refuse
-from twophp.core.obligation import ObligationError
-from twophp.core.outcome import has_failed, has_succeeded
-from twophp.core.phase import ALREADY_SETTLED, FENCE_LOST, IntentDecision
-from twophp.core.policy import Policy
-from twophp.engine.current import RunningIntent, Trial, make_current, reference_of
+from twophp.core.outcome import has_succeeded
+from twophp.core.phase import FENCE_LOST, IntentDecision
+from twophp.engine.current import RunningIntent, Trial, make_current
 from twophp.engine.exchange import (
     StoredRequest,
     StoredResponse,
@@ -36,11 +34,11 @@ from twophp.engine.exchange import (
 )
 from twophp.engine.intents import FIRST_FENCE, Intents
 from twophp.engine.obligations.bound import BoundObligations
-from twophp.engine.obligations.changes import Held, SettlingAll
 from twophp.engine.obligations.flow import Obligations
 from twophp.engine.persistence import AWAY, Patience, Persistence
 from twophp.engine.recent import Recent
 from twophp.engine.running import Execution, Handler, NameResource, Settled, Work
+from twophp.engine.settlement import Settlement
 from twophp.kernel.intents import PolicyOf
 from twophp.observability.conditions import Conditions, ids_of, named
 from twophp.ports import Statement
@@ -52,8 +50,6 @@ RECENT_BYTES: Final = 16 * 1024 * 1024
 OVERHEAD_BYTES: Final = 1_024  # What a small entry costs beside its body.
 FIRST_LOOK_S: Final = 0.005
 LONGEST_LOOK_S: Final = 0.25
-
-_DECIDED: Final = frozenset({FENCE_LOST, ALREADY_SETTLED})
 
 
 class Executions:
@@ -81,11 +77,22 @@ class Executions:
         self._policy_of = policy_of
         self._name_resource = name_resource
         self._failed = failed
-        self._conflict = conflict
         self._indeterminate = indeterminate
         self._takes_statements = takes_statements
         self._max_result_bytes = max_result_bytes
         self._obligations = obligations
+        self._settlement = Settlement(
+            intents,
+            policy_of,
+            self._persistence,
+            self,
+            name_resource=name_resource,
+            failed=failed,
+            conflict=conflict,
+            indeterminate=indeterminate,
+            max_result_bytes=max_result_bytes,
+            obligations=obligations,
+        )
         self._bind = None if obligations is None else self._bound
         self.crossing = 0  # Confirms that the store has; each may begin an execution here once it is durable.
         self._all_crossed: asyncio.Future[None] | None = None  # ``drain`` waits for the last of them.
@@ -242,9 +249,10 @@ class Executions:
         stored = await self._intents.response(intent)
         if stored is None:  # It was settled together with its answer: only a change from outside removes one of them.
             raise Tampered("the stored answer is gone")
-        return self._remember(Settled(intent, decode_response(stored)))
+        return self.remember(Settled(intent, decode_response(stored)))
 
-    def _remember(self, settled: Settled) -> Settled:
+    def remember(self, settled: Settled) -> Settled:
+        """Keep an outcome in memory for the repeats that come soon, and return it."""
         size = len(settled.response.body) + OVERHEAD_BYTES
         self._answers.keep(settled.intent.server_correlation_id, settled, size)
         return settled
@@ -258,9 +266,10 @@ class Executions:
             finally:
                 here.forget(outcome)
             return Settled(settled.intent, storable(settled.response))
-        return await self._decided_elsewhere(intent)
+        return await self.decided_elsewhere(intent)
 
-    async def _decided_elsewhere(self, intent: Intent) -> Settled:
+    async def decided_elsewhere(self, intent: Intent) -> Settled:
+        """The outcome of an intent that another process executes or has settled, once it is there."""
         pause_s = FIRST_LOOK_S
         while True:
             found = await self._intents.look(intent.client_correlation_id, intent.server_correlation_id)
@@ -297,8 +306,11 @@ class Executions:
                     execution.beside.cancel()
             if not execution.is_settling and not self._settle_at_once(execution, work):
                 # An owner that took the intent over and cannot begin does not know what the one before has done (A-34).
-                unsaid = self._failed if request is not None or intent.fence == FIRST_FENCE else self._indeterminate
-                self._end(execution, await self._settle(execution, work, execution.said or unsaid))
+                is_known = (
+                    request is not None or intent.fence == FIRST_FENCE or self._settlement.leaves_no_trace(intent)
+                )
+                unsaid = self._failed if is_known else self._indeterminate
+                self._end(execution, await self._settlement.settle(execution, work, execution.said or unsaid))
         except BaseException as error:
             if not execution.is_settling:
                 self._end(execution, None, error)
@@ -347,7 +359,7 @@ class Executions:
         try:
             if error is None and decision is not None and intent is not None and type(decision.verdict) is not Refuse:
                 in_context(self._intents.observed, decision)  # As the execution ran, for observers.
-                said, settled = execution.said, self._remember(Settled(intent, kept))
+                said, settled = execution.said, self.remember(Settled(intent, kept))
                 if said is not None and kept is not said:
                     settled = Settled(intent, said)
                 self._end(execution, settled)
@@ -378,7 +390,7 @@ class Executions:
     async def _settled_beside(self, execution: Execution, work: Work) -> None:
         assert execution.said is not None
         try:
-            self._end(execution, await self._settle(execution, work, execution.said))
+            self._end(execution, await self._settlement.settle(execution, work, execution.said))
         except BaseException as error:  # Every caller that waits receives the error.
             self._end(execution, None, error)
             if not isinstance(error, Exception):
@@ -403,93 +415,6 @@ class Executions:
             log.error(message, where, named(intent), error, extra=ids_of(intent))  # noqa: TRY400
             return None
         return None if payload is None else decode_request(payload)
-
-    async def _settle(self, execution: Execution, work: Work, response: StoredResponse) -> Settled:
-        intent = work.intent
-        bound = work.running.close()
-        held = () if bound is None else await self._held(execution, bound)
-        try:
-            if work.running.is_broken and has_succeeded(response.status):
-                message = "the business rows of %s were given up after its answer (%s)"
-                log.warning(message, intent.service_endpoint, named(intent), extra=ids_of(intent))
-                response = self._failed
-            return await self._write(execution, work, response, held)
-        except AWAY:
-            raise
-        except StoreError as error:
-            if not work.running.statements:
-                raise
-            # The business rows were refused, and with them the commit: nothing happened, and that is the outcome.
-            message = "the business statements of %s were refused (%s): %s"
-            log.warning(message, intent.service_endpoint, named(intent), error, extra=ids_of(intent))
-            work.running.statements.clear()
-            # The statements passed at the end of their block, so a constraint means that another writer was quicker.
-            response = self._conflict if isinstance(error, ConstraintViolation) else self._failed
-            return await self._write(execution, work, response, held)
-        except ObligationError as error:  # One of them is overdue, or was rolled back: nothing happened, as above.
-            message = "an obligation of %s cannot be committed (%s): %s"
-            log.warning(message, intent.service_endpoint, named(intent), error, extra=ids_of(intent))
-            return await self._write(execution, work, self._failed, held)
-        except TwoPHPError:
-            raise
-        except Exception:
-            # A part of the handler's answer cannot be written, and never will be: recovery would only meet it again.
-            where = intent.service_endpoint
-            log.exception("the outcome of %s cannot be written (%s)", where, named(intent), extra=ids_of(intent))
-            # What went through the store did not happen. What else a handler did that answered is unknown (A-108).
-            is_known = has_failed(response.status) or work.running.statements or held
-            return await self._write(execution, work, self._failed if is_known else self._indeterminate, held)
-
-    async def _held(self, execution: Execution, bound: BoundObligations) -> Held:
-        try:
-            return await bound.close()
-        except AWAY as error:
-            return await self._persistence.go_on(error, execution.intent, execution.late, bound.close)
-
-    async def _write(self, execution: Execution, work: Work, response: StoredResponse, held: Held) -> Settled:
-        intent, succeeded = work.intent, has_succeeded(response.status)
-        settle = Settle(
-            fence=intent.fence,
-            succeeded=succeeded,
-            status=response.status,
-            resource_id=self._name_resource(work, response) if succeeded else None,
-            transaction_reference=reference_of(work.running.transaction_reference, intent),
-            indeterminate=response is self._indeterminate,
-        )
-        statements = tuple(work.running.statements) if succeeded else ()
-        kept = bounded(storable(response), self._max_result_bytes)
-        attempt = partial(self._attempt, intent, settle, encode(kept), self._policy_of(intent), statements, held)
-        try:
-            decision = await attempt()
-        except AWAY as error:
-            decision = await self._persistence.go_on(error, intent, execution.late, attempt)
-        assert decision.intent is not None
-        code = decision.code
-        if code in _DECIDED:  # Another owner settled, or an earlier attempt of ours: what is written is true (A-34).
-            return await self._decided_elsewhere(decision.intent)
-        if code is not None:
-            raise TwoPHPError(f"the outcome was refused: {code}", code=code)
-        remembered = self._remember(Settled(decision.intent, kept))
-        return remembered if kept is response else Settled(decision.intent, response)
-
-    async def _attempt(
-        self,
-        intent: Intent,
-        settle: Settle,
-        response: bytes,
-        policy: Policy,
-        statements: tuple[Statement, ...],
-        held: Held,
-    ) -> IntentDecision:
-        also = await self._together(held, intent, succeeded=settle.succeeded) if held else None
-        decision = await self._intents.settle(intent, settle, response, policy, statements=statements, also=also)
-        if also is not None and self._obligations is not None and decision.changed:
-            self._obligations.tell(also.decisions)
-        return decision
-
-    async def _together(self, held: Held, intent: Intent, *, succeeded: bool) -> SettlingAll:
-        assert self._obligations is not None
-        return await self._obligations.together(held, intent.server_correlation_id, succeeded=succeeded)
 
 
 def _nobody_waits(_error: StoreError, _patience: Patience) -> None:

@@ -72,6 +72,9 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "record_tampered": Kind(500, "The stored intent was changed; nothing acts on it. Ask its operator."),
     "not_settled": Kind(500, "The outcome is not durable yet; ask again with the same ids.", Phase.PROCESSING),
     "handler_failed": Kind(500, "Processing failed.", Phase.FAILED),  # draft §5.3.2
+    "interrupted": Kind(  # ADR 44
+        500, "Processing was interrupted and nothing happened; it is safe to resubmit.", Phase.FAILED
+    ),
     "store_unavailable": Kind(503, "The ledger is unavailable; nothing was registered."),
     "store_overloaded": Kind(503, "The ledger is busy; nothing was registered."),
     "commit_unknown": Kind(503, "The outcome is not known yet; ask again with the same ids."),

@@ -115,10 +115,12 @@ def _check_repeats(check: str, policy: Policy, late: str | None) -> Iterator[Fin
     """``late`` is what the server says of its late confirms when it starts, if it says anything."""
     if late is not None:
         yield warn(check, late, GUARD)
-    if policy.on_crash == "rerun":
+    if policy.on_crash == "rerun" and policy.effects != "transaction":
         means = "on_crash=rerun: after a crash the handler runs again, also if it had already acted"
         yield warn(
-            check, means, "keep it only where the handler may run twice, or wrote through the intent's transaction"
+            check,
+            means,
+            'keep it only where the handler may run twice, or say effects="transaction" where all are in it',
         )
 
 
