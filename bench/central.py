@@ -24,8 +24,9 @@ import asyncpg  # type: ignore[import-untyped]
 from msgspec.structs import astuple
 
 from tests.postgres import Server, program
-from twophp.central.ports import CentralStore, Service
+from twophp.central.ports import Service
 from twophp.central.stores.opening import open_central
+from twophp.central.stores.store import CentralStore
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Mode, Phase
 from twophp.stores.sqlite.connection import open_connection

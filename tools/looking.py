@@ -19,8 +19,9 @@ from playwright.sync_api import Browser, Playwright
 from tools import traffic
 from tools.telling import telling as a_service_that_tells
 from twophp.central.app import create_app
-from twophp.central.ports import CentralStore, Role
+from twophp.central.ports import Role
 from twophp.central.stores.opening import open_central
+from twophp.central.stores.store import CentralStore
 from twophp.core.policy import HOUR_MS
 from twophp.core.records import Instant
 from twophp.ports import Clock, MintId

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from twophp.central.ports import CentralStore, Service
+from twophp.central.ports import Service
+from twophp.central.stores.store import CentralStore
 from twophp.core.entry import LedgerEntry, outcome_of
 from twophp.core.identity import digest
 from twophp.core.intent import Mode, Phase

@@ -100,7 +100,7 @@ def kept_of_tokens(here: Central) -> str:
     """All that the database has, and as text: what is binary is in hexadecimal digits."""
     if (here.folder / "central.db").exists():
         return here.database().hex() + here.database().decode("latin-1")
-    rows: list[Any] = here.do(here.state.store._all("SELECT token::text FROM token", (), str))
+    rows: list[Any] = here.do(here.state.store._fetch("SELECT token::text FROM token", (), str))
     return "".join(rows)
 
 

@@ -29,8 +29,8 @@ from twophp.central.ingest import api as api_ingest
 from twophp.central.ingest.pull import Puller
 from twophp.central.missing import Heard
 from twophp.central.ports import Access as AccessLine
-from twophp.central.ports import CentralStore
 from twophp.central.questions import SILENT_MS
+from twophp.central.stores.store import CentralStore
 from twophp.core.errors import StoreError
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, wall_clock

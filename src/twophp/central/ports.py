@@ -1,4 +1,4 @@
-"""What the central ledger needs from its database, and the values that pass between its parts.
+"""The values that pass between the parts of the central ledger.
 
 A row arrives with a version (A-57). What the database keeps per (pair, actor, writer) is the newest; every version that
 was ever accepted is a leaf of the Merkle tree, in order of arrival, so a row that was rewritten or deleted later is
@@ -10,9 +10,9 @@ Leaves count from 1, so a tree head's size is the sequence of its last leaf; RFC
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
@@ -173,111 +173,3 @@ class TreeHead(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     root: bytes
     at: Instant
-
-
-class CentralStore(Protocol):
-    """The database of tier 3: SQLite or PostgreSQL. One contract suite runs over both."""
-
-    async def ingest(self, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
-        """Take a batch up, one ack per row in its order. Idempotent and order-tolerant; nothing half (A-57)."""
-        ...
-
-    async def entries(self, wanted: RowFilter, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Rows that were asked for, newest sequence first."""
-        ...
-
-    async def tree(self, correlation_id: str, *, limit: int = MOST_IN_A_TREE) -> Sequence[Row]:
-        """Every row of the call tree that this id (either of a pair) is in: up to the root, then down (A-53)."""
-        ...
-
-    async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
-        """All rows of these pairs of ids."""
-        ...
-
-    async def after(self, sequence: int, limit: int) -> Sequence[Row]:
-        """What has arrived since, oldest first: the live feed."""
-        ...
-
-    def export(self, wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
-        """Everything that was asked for, in chunks, from one consistent view, with bounded memory."""
-        ...
-
-    async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
-        """The report, by day and endpoint."""
-        ...
-
-    async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
-        """All endpoints together in steps that begin at multiples of ``step_ms``; steps without a call are left out."""
-        ...
-
-    async def register(
-        self, name: str, claimed_id: str | None, token_id: str, at: Instant, *, pull_url: str | None = None
-    ) -> Service:
-        """Idempotent per credential (A-59). A claimed GUID is confirmed unless a writer of another name has it.
-
-        So a service whose token is replaced goes on under its GUID: names are the credentials', and not claimed.
-        ``token_id`` names the credential; where it is a token of ours, the token knows its service from now on. An
-        identity provider's subject is no token, and is kept all the same. A ``pull_url`` that is given replaces the
-        one that was; None leaves it.
-        """
-        ...
-
-    async def services(self) -> Sequence[Service]:
-        """Every writer, by name."""
-        ...
-
-    async def add_token(self, token: Token, secret_hash: bytes) -> None:
-        """Keep a new token."""
-        ...
-
-    async def token(self, secret_hash: bytes) -> Token | None:
-        """The token with this secret, in any state; the caller judges expiry and revocation."""
-        ...
-
-    async def tokens(self) -> Sequence[Token]:
-        """All of them, newest first."""
-        ...
-
-    async def revoke_token(self, token_id: str, at: Instant) -> bool:
-        """False if there is none."""
-        ...
-
-    async def token_used(self, token_id: str, at: Instant) -> None:
-        """Note when a token was last used."""
-        ...
-
-    async def log_access(self, lines: Sequence[Access]) -> None:
-        """Append to the access log."""
-        ...
-
-    async def accesses(self, *, limit: int = 100) -> Sequence[Access]:
-        """The newest lines of the access log."""
-        ...
-
-    async def alarms(self, *, limit: int = 100) -> Sequence[Alarm]:
-        """The newest alarms."""
-        ...
-
-    async def head(self) -> TreeHead:
-        """The tree head now."""
-        ...
-
-    async def leaf(self, sequence: int) -> bytes | None:
-        """The leaf hash under this number."""
-        ...
-
-    async def inclusion(self, sequence: int, size: int) -> Sequence[bytes]:
-        """The audit path of a leaf in the tree of ``size`` leaves (RFC 9162 §2.1.3)."""
-        ...
-
-    async def consistency(self, old_size: int, new_size: int) -> Sequence[bytes]:
-        """The proof that one tree extends the other (RFC 9162 §2.1.4)."""
-        ...
-
-    async def ready(self) -> None:
-        """Return if the database answers, else raise StoreUnavailable."""
-        ...
-
-    async def close(self) -> None:
-        """Close every connection."""
-        ...

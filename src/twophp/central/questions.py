@@ -12,7 +12,8 @@ import msgspec
 
 from twophp.central.aside import aside
 from twophp.central.missing import Heard, KnownServices, Missing
-from twophp.central.ports import MOST_IN_A_TREE, CentralStore, Page, Row, RowFilter
+from twophp.central.ports import MOST_IN_A_TREE, Page, Row, RowFilter
+from twophp.central.stores.store import CentralStore
 from twophp.core.calltree import CallTree, call_tree
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase

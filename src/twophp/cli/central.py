@@ -18,8 +18,9 @@ import msgspec
 from twophp.central.api.documents import TokenRequestDocument, token_of
 from twophp.central.auth.access import Access
 from twophp.central.ingest.pull import management_token
-from twophp.central.ports import CentralStore, Role
+from twophp.central.ports import Role
 from twophp.central.stores.opening import open_central
+from twophp.central.stores.store import CentralStore
 from twophp.cli.central_serve import CENTRAL_URL, KEY_VARIABLE, existing, management_key, serve
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, show, table
 from twophp.cli.remote import Remote, is_remote

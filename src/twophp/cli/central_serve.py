@@ -16,8 +16,9 @@ import click
 
 from twophp.central.auth.access import Access
 from twophp.central.ingest.pull import MIN_KEY_BYTES
-from twophp.central.ports import CentralStore, Role
+from twophp.central.ports import Role
 from twophp.central.stores.opening import open_central
+from twophp.central.stores.store import CentralStore
 from twophp.cli.output import examples
 from twophp.core.errors import ConfigError
 from twophp.delivery.egress_addresses import is_loopback, read_address

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any, Final, Literal
 
 from twophp.core.errors import ConfigError, StoreUnavailable
-from twophp.stores.sqlite.sql import named
+from twophp.stores.named_sql import named
 from twophp.stores.surfaces import Column, Kind, NoSuchTable, Shape, Tried, Values, allowed_values, done, refused
 
 try:

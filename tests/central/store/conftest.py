@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from twophp.central.ports import CentralStore
 from twophp.central.stores.opening import open_central
+from twophp.central.stores.store import CentralStore
 
 ENGINES = ("memory", "sqlite", "postgres")
 _numbers = count(1)

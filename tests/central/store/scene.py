@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.core.calls import FOURTEEN, T0, client_row, server_row
-from twophp.central.ports import Ack, CentralStore, Row, RowFilter, Service
+from twophp.central.ports import Ack, Row, RowFilter, Service
+from twophp.central.stores.store import CentralStore
 from twophp.core.entry import LedgerEntry, outcome_of
 from twophp.core.intent import Phase
 

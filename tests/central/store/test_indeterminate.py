@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.central.store.scene import LEDGER, T0, client_row, everything, order, outcomes, send
-from twophp.central.ports import CentralStore, RowFilter
+from twophp.central.ports import RowFilter
 from twophp.central.proof import merkle
 from twophp.central.stores.sqlite.store import SqliteCentral
+from twophp.central.stores.store import CentralStore
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import Phase
 from twophp.core.policy import DAY_MS

@@ -25,9 +25,10 @@ from tests.central.store.scene import (
     send_each_by_its_writer,
     writer,
 )
-from twophp.central.ports import CentralStore, RowFilter
+from twophp.central.ports import RowFilter
 from twophp.central.proof import merkle
 from twophp.central.stores.opening import open_central
+from twophp.central.stores.store import CentralStore
 from twophp.core.entry import FIELDS, LedgerEntry
 from twophp.core.intent import Phase
 

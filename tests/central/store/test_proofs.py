@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.central.store.scene import T0, everything, order, send
-from twophp.central.ports import CentralStore, TreeHead
+from twophp.central.ports import TreeHead
 from twophp.central.proof import merkle
 from twophp.central.stores.opening import open_central
+from twophp.central.stores.store import CentralStore
 from twophp.core.errors import Refused
 from twophp.core.intent import Phase
 

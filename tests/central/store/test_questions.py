@@ -23,11 +23,11 @@ from tests.central.store.scene import (
     send_each_by_its_writer,
     server_row,
 )
-from twophp.central.ports import CentralStore, Row, RowFilter, Sla
+from twophp.central.ports import Row, RowFilter, Sla
 from twophp.central.stores.postgres import PostgresCentral
 from twophp.central.stores.sqlite import SqliteCentral
 from twophp.central.stores.sqlite.database import SQL
-from twophp.central.stores.sqlite.store import _conditions as asked_for
+from twophp.central.stores.store import CentralStore
 from twophp.core.calltree import call_tree
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import Refused
@@ -127,11 +127,11 @@ async def plan(store: SqliteCentral, statement: str, values: tuple[Any, ...]) ->
 async def test_the_drafts_questions_are_answered_from_indexes() -> None:
     """SQLite says how it would find the rows: never one by one through the whole table."""
     store = SqliteCentral(None)
-    plans = {"tree": ("tree", ("client-1", 1, 100)), "pairs": ("of_pairs", ("[]",))}
+    plans = {"tree": ("tree", ("client-1", 100)), "pairs": ("of_pairs", ("[]",))}
     asked = {name: (SQL[statement], values) for name, (statement, values) in plans.items()}
     for name, wanted in QUESTIONS.items():
-        where, values = asked_for(RowFilter(**wanted), None)
-        asked[name] = (SQL["entries"].format(conditions=where), (*values, 100))
+        statement, values = store._filtered("entries", RowFilter(**wanted), None)
+        asked[name] = (statement, (*values, 100))
     for name, (statement, values) in asked.items():
         steps = await plan(store, statement, values)
         assert any("INDEX entry_" in step or "SEARCH spot USING INTEGER PRIMARY KEY" in step for step in steps), name

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from tests.central.store.conftest import Open
 from tests.central.store.scene import LEDGER, T0, contents, order, outcomes, send
 from tests.postgres import free_port
-from twophp.central.ports import Access, CentralStore, Role, Token
+from twophp.central.ports import Access, Role, Token
 from twophp.central.stores.opening import open_central
 from twophp.central.stores.postgres import database as postgres
 from twophp.central.stores.sqlite import database
+from twophp.central.stores.store import CentralStore
 from twophp.core.errors import CommitUnknown, ConfigError, SchemaMismatch, StoreOverloaded, StoreUnavailable
 from twophp.stores.sqlite import SQLiteStore
 

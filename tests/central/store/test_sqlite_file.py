@@ -16,7 +16,7 @@ from twophp.central.proof import merkle
 from twophp.central.stores.sqlite import SqliteCentral
 from twophp.central.stores.sqlite import store as sqlite_store
 from twophp.central.stores.sqlite.database import Database
-from twophp.central.stores.sqlite.store import EXPORT_ROWS
+from twophp.central.stores.store import EXPORT_ROWS
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import CommitUnknown, Refused, StoreUnavailable
 from twophp.stores.sqlite.connection import CENTRAL_APPLICATION_ID

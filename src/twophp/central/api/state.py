@@ -15,8 +15,9 @@ from starlette.requests import Request
 from twophp.central.api.problems import ApiProblem
 from twophp.central.auth.access import Access, Principal, require
 from twophp.central.ingest.pull import Puller
-from twophp.central.ports import READERS, CentralStore, Role
+from twophp.central.ports import READERS, Role
 from twophp.central.questions import SILENT_MS, Questions
+from twophp.central.stores.store import CentralStore
 from twophp.ports import Clock
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})

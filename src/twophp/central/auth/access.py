@@ -21,7 +21,8 @@ from typing import Final, Protocol
 import msgspec
 from starlette.requests import Request
 
-from twophp.central.ports import CentralStore, Role, Token
+from twophp.central.ports import Role, Token
+from twophp.central.stores.store import CentralStore
 from twophp.core.errors import Refused, Unauthenticated
 from twophp.core.records import Instant
 from twophp.ports import Clock, MintId

@@ -25,7 +25,8 @@ from msgspec import UNSET, UnsetType
 from twophp.central.api.problems import ApiProblem
 from twophp.central.ingest.taking import take_up
 from twophp.central.missing import Heard
-from twophp.central.ports import Ack, CentralStore, Service
+from twophp.central.ports import Ack, Service
+from twophp.central.stores.store import CentralStore
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError, DeliveryFailed, TwoPHPError, WireError
 from twophp.delivery.fetch import fetch, read_origin

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from twophp.central.ports import Ack, CentralStore, Service
+from twophp.central.ports import Ack, Service
+from twophp.central.stores.store import CentralStore
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Instant
 

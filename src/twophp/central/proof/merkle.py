@@ -26,6 +26,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from twophp.core.entry import LedgerEntry
+from twophp.core.errors import Refused
 
 LEAF_TAG: Final = b"twophp:central-leaf:1\n"
 HASH_BYTES: Final = 32
@@ -136,6 +137,22 @@ def consistency_path(old_size: int, new_size: int) -> list[Range]:
     if start:  # A left-most subtree is the old tree itself, whose root the asker has.
         path.append((start, end))
     return path[::-1]
+
+
+def checked_inclusion(sequence: int, size: int, there: int) -> list[Range]:
+    """The path of a leaf in the tree of ``size``, when ``there`` are so many; raises Refused if there is none."""
+    if not 0 < sequence <= size <= there:
+        message = f"there is no leaf {sequence} in a tree of {size}; this one has {there} leaves"
+        raise Refused(message, code="no_such_leaf")
+    return inclusion_path(sequence - 1, size)
+
+
+def checked_consistency(old_size: int, new_size: int, there: int) -> list[Range]:
+    """The path between two sizes, when ``there`` are so many leaves; raises Refused if there is none."""
+    if not 0 <= old_size <= new_size <= there:
+        message = f"a tree of {new_size} leaves does not continue one of {old_size} here; this one has {there}"
+        raise Refused(message, code="no_such_tree")
+    return consistency_path(old_size, new_size)
 
 
 def tiles_of(ranges: Iterable[Range]) -> set[TileKey]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from twophp.central.ports import CentralStore
 from twophp.central.stores.postgres import PostgresCentral
 from twophp.central.stores.sqlite import SqliteCentral
+from twophp.central.stores.store import CentralStore
 from twophp.ports import MintId
 from twophp.stores.clock import mint_uuid
 from twophp.stores.urls import parse_store_url

@@ -1,4 +1,4 @@
-"""The named SQL of a database's package, and the conditions that a ``RowFilter`` is made of."""
+"""The named SQL of a database, and the conditions that a ``RowFilter`` is made of."""
 
 from __future__ import annotations
 
@@ -10,52 +10,47 @@ from typing import Any, Final
 from twophp.central.ports import RowFilter
 from twophp.core.errors import Refused
 from twophp.core.intent import Phase
-from twophp.stores.sqlite.sql import named
+from twophp.stores.named_sql import named
 
 OPEN_PHASES: Final = frozenset({Phase.WAITING_CONFIRM, Phase.PROCESSING, Phase.TTL_EXPIRED})
 """There are few such rows, and an index knows them."""
 
 MOST_INTEGER: Final = 2**62
 
-_FIELDS: Final = ("service_ledger_id", "target", "service_endpoint")
+_FIELDS: Final = ("correlation_id", "service_ledger_id", "target", "service_endpoint")
 
 
 @cache
 def statements(package: str) -> dict[str, str]:
-    """Every statement in the package's queries.sql, by name."""
-    return named(files(package).joinpath("queries.sql").read_text(encoding="utf-8"))
+    """Every statement by name: those that both databases understand, and those of this package's queries.sql."""
+    shared = named(files(__package__).joinpath("shared.sql").read_text(encoding="utf-8"))
+    own = named(files(package).joinpath("queries.sql").read_text(encoding="utf-8"))
+    assert not shared.keys() & own.keys(), "a name stands for one statement"
+    return shared | own
 
 
-def conditions(
-    wanted: RowFilter, *, by_id: Callable[[str], tuple[Any, ...]], phases: Callable[[list[str]], Any]
-) -> list[tuple[str, tuple[Any, ...]]]:
-    """The names of the conditions that must hold, each with what it is about.
+def conditions(wanted: RowFilter, place: int | None, array: Callable[[list[str]], Any]) -> list[tuple[str, Any]]:
+    """The names of the conditions that must hold, each with its value, which it may take several times.
 
-    ``by_id`` is what a database looks an id up by, ``phases`` makes one value of several.
+    ``place`` is where a page begins, and ``array`` makes one value of several texts.
     """
-    if not is_text(wanted.correlation_id, wanted.source, *(getattr(wanted, name) for name in _FIELDS)):
-        return [("nothing", ())]
-    found: list[tuple[str, tuple[Any, ...]]] = [("anything", ())]
-    if wanted.correlation_id is not None:
-        found.append(("with_correlation_id", by_id(wanted.correlation_id)))
+    if not is_text(wanted.source, *(getattr(wanted, name) for name in _FIELDS)):
+        return [("nothing", None)]
+    found: list[tuple[str, Any]] = [("anything", None)]
     if wanted.source is not None and wanted.actor == "client":
-        found.append(("initiated_by", (wanted.source,)))
+        found.append(("initiated_by", wanted.source))
     else:
-        found += [("with_source", (wanted.source,))] if wanted.source is not None else []
-        found += [("with_actor", (wanted.actor,))] if wanted.actor is not None else []
-    given = ((name, getattr(wanted, name)) for name in _FIELDS)
-    found += [(f"with_{name}", (value,)) for name, value in given if value is not None]
+        found += [("with_source", wanted.source), ("with_actor", wanted.actor)]
+    found += [(f"with_{name}", getattr(wanted, name)) for name in _FIELDS]
     if wanted.phases:
-        found.append(("with_phases", (phases(sorted(phase.value for phase in wanted.phases)),)))
+        found.append(("with_phases", array(sorted(phase.value for phase in wanted.phases))))
         if wanted.phases <= OPEN_PHASES:
-            found.append(("open_only", ()))
+            found.append(("open_only", True))
     if wanted.indeterminate is not None:
-        found.append(("indeterminate_only" if wanted.indeterminate else "determinate_only", ()))
-    if wanted.since is not None:
-        found.append(("since", (within(wanted.since),)))
-    if wanted.until is not None:
-        found.append(("until", (within(wanted.until),)))
-    return found
+        found.append(("indeterminate_only" if wanted.indeterminate else "determinate_only", True))
+    times = {"since": wanted.since, "until": wanted.until, "before": place}
+    found += [(name, within(at)) for name, at in times.items() if at is not None]
+    return [found[0], *((name, value) for name, value in found[1:] if value is not None)]
 
 
 def is_text(*texts: str | None) -> bool:

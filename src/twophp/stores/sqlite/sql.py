@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from importlib.resources import files
-from typing import Final
 
-_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+from twophp.stores.named_sql import migrations_of, named
+
+__all__ = ["migrations", "named", "sql"]
 
 
 @cache
@@ -21,24 +21,11 @@ def _statements() -> dict[str, str]:
     return found
 
 
-def named(text: str) -> dict[str, str]:
-    """The statements of a file, each under the name above it."""
-    _preamble, *pieces = _NAME.split(text)
-    return {name: sql.strip() for name, sql in zip(pieces[::2], pieces[1::2], strict=True)}
-
-
 def sql(name: str) -> str:
     """The statement called ``name`` in one of the files."""
     return _statements()[name]
 
 
 def migrations(package: str = __package__) -> tuple[tuple[int, str], ...]:
-    """Number and text of every migration of a package, in order. Read once."""
-    return _migrations(package)
-
-
-@cache
-def _migrations(package: str) -> tuple[tuple[int, str], ...]:
-    folder = files(package).joinpath("migrations")
-    found = [(int(path.name[:4]), path.read_text(encoding="utf-8")) for path in folder.iterdir()]
-    return tuple(sorted(found))
+    """Number and text of every migration of a package, in order."""
+    return migrations_of(package)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -14,8 +15,8 @@ from twophp.core.errors import (
     StoreOverloaded,
     TwoPHPError,
 )
+from twophp.stores.named_sql import migrations_of
 from twophp.stores.postgres.driver import THEIRS, asyncpg, translate
-from twophp.stores.sqlite.sql import migrations
 
 CONNECTIONS: Final = 10
 CONNECT_S: Final = 10
@@ -36,7 +37,7 @@ _SETTINGS: Final = {
     "enable_seqscan": "off",
 }
 
-SQL: Final = statements(__package__)
+SQL: Final = {name: re.sub(r"\?(?=\d)", "$", text) for name, text in statements(__package__).items()}
 
 
 def is_taken(error: TwoPHPError) -> bool:
@@ -172,11 +173,11 @@ async def _migrate(connection: Any) -> None:
     await connection.execute(SQL["lock_schema"])
     await connection.execute(SQL["make_schema_version"])
     there = await connection.fetchval(SQL["schema_version"])
-    newest = migrations(__package__)[-1][0]
+    newest = migrations_of(__package__)[-1][0]
     if there > newest:
         message = f"schema {there} is newer than this twophp knows ({newest}); upgrade twophp"
         raise SchemaMismatch(message, code="schema_too_new")
-    for number, script in migrations(__package__):
+    for number, script in migrations_of(__package__):
         if number > there:
             await connection.execute(script)
             await connection.execute(SQL["note_schema_version"], number)

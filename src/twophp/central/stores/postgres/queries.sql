@@ -18,9 +18,6 @@ SELECT coalesce(max(number), 0) FROM twophp_central_schema;
 -- name: note_schema_version
 INSERT INTO twophp_central_schema VALUES ($1);
 
--- name: ready
-SELECT one FROM head;
-
 -- name: survey
 SET LOCAL work_mem = '32MB';
 SET LOCAL hash_mem_multiplier = 2;
@@ -32,9 +29,6 @@ SET LOCAL enable_seqscan = on;
 -- name: lock_head
 -- One batch at a time: leaves have an order.
 SELECT size FROM head FOR UPDATE;
-
--- name: read_head
-SELECT size, at FROM head;
 
 -- name: look_ahead
 -- Whether any of these rows is known, and the tiles that the next leaf continues.
@@ -70,13 +64,6 @@ WITH kept AS (
 grown AS (UPDATE head SET size = $4, at = greatest(at, $5) WHERE size < $4)
 UPDATE service SET last_sync_at = greatest(last_sync_at, $5), rows = rows + $6 WHERE service_ledger_id = $7;
 
--- name: raise_alarm
-INSERT INTO alarm (at, code, service_ledger_id, client_correlation_id, server_correlation_id, detail)
-VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING;
-
--- name: alarms
-SELECT * FROM alarm ORDER BY alarm_id DESC LIMIT $1;
-
 -- The Merkle tree. ----------------------------------------------------------------------------------------------------
 
 -- name: tiles
@@ -85,42 +72,9 @@ JOIN tile USING (level, number);
 
 -- Questions about rows. -----------------------------------------------------------------------------------------------
 
--- name: entries
-SELECT * FROM entry WHERE {conditions} ORDER BY sequence DESC LIMIT ?;
-
--- name: exported
-SELECT * FROM entry WHERE {conditions} ORDER BY sequence;
-
--- name: anything
-sequence > 0
-
--- name: nothing
-sequence < 0
-
--- name: before
-sequence < ?
-
 -- name: with_correlation_id
 sequence IN (SELECT sequence FROM entry WHERE client_correlation_id = ?
              UNION ALL SELECT sequence FROM entry WHERE server_correlation_id = ?)
-
--- name: with_service_ledger_id
-service_ledger_id = ?
-
--- name: with_source
-source = ?
-
--- name: with_target
-target = ?
-
--- name: with_service_endpoint
-service_endpoint = ?
-
--- name: initiated_by
-source = ? AND actor = 'client'
-
--- name: with_actor
-actor = ?
 
 -- name: with_phases
 phase = ANY (?::text[])
@@ -130,15 +84,6 @@ phase = ANY (?::text[])
 
 -- name: indeterminate_only
 indeterminate
-
--- name: determinate_only
-NOT indeterminate
-
--- name: since
-phase_1_timestamp >= ?
-
--- name: until
-phase_1_timestamp < ?
 
 -- name: tree
 WITH RECURSIVE
@@ -170,9 +115,6 @@ SELECT found.* FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::text[])) AS w
 CROSS JOIN LATERAL (
     SELECT * FROM entry WHERE client_correlation_id = client_id AND server_correlation_id = server_id OFFSET 0
 ) AS found;
-
--- name: after
-SELECT * FROM entry WHERE sequence > $1 ORDER BY sequence LIMIT $2;
 
 -- name: sla
 WITH called AS (
@@ -219,49 +161,3 @@ FROM called GROUP BY step ORDER BY step;
 -- name: lock_services
 -- One registration at a time: two that claim the same id must not both have it.
 SELECT pg_advisory_xact_lock(hashtextextended('twophp:central-services:' || current_schema(), 0));
-
--- name: its_service
--- Which one a credential has registered; of a new one, what it claims if that is of the service's own name.
-SELECT * FROM service WHERE service_ledger_id = coalesce(
-    (SELECT service_ledger_id FROM credential WHERE token_id = $1),
-    (SELECT service_ledger_id FROM service WHERE service_ledger_id = $2 AND name = $3)
-);
-
--- name: service
-SELECT * FROM service WHERE service_ledger_id = $1;
-
--- name: services
-SELECT * FROM service ORDER BY name, service_ledger_id;
-
--- name: add_service
-INSERT INTO service VALUES ($1, $2, $3, NULL, 0, $4);
-
--- name: update_service
-UPDATE service SET name = $1, pull_url = coalesce($2, pull_url) WHERE service_ledger_id = $3;
-
--- name: add_credential
-INSERT INTO credential VALUES ($1, $2)
-ON CONFLICT (token_id) DO UPDATE SET service_ledger_id = excluded.service_ledger_id;
-
--- name: add_token
-INSERT INTO token VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
-
--- name: token_by_hash
-SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
-FROM token LEFT JOIN credential USING (token_id) WHERE secret_hash = $1;
-
--- name: tokens
-SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
-FROM token LEFT JOIN credential USING (token_id) ORDER BY created_at DESC, token_id;
-
--- name: token_used
-UPDATE token SET last_used_at = greatest(last_used_at, $1) WHERE token_id = $2;
-
--- name: revoke_token
-UPDATE token SET revoked_at = coalesce(revoked_at, $1) WHERE token_id = $2 RETURNING token_id;
-
--- name: log_access
-INSERT INTO access (at, who, role, method, path, status) VALUES ($1, $2, $3, $4, $5, $6);
-
--- name: accesses
-SELECT at, who, role, method, path, status FROM access ORDER BY id DESC LIMIT $1;

@@ -23,6 +23,7 @@ import apsw
 
 from twophp.central.stores.statements import statements
 from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
+from twophp.stores.named_sql import migrations_of
 from twophp.stores.sqlite.connection import (
     CENTRAL_APPLICATION_ID,
     Schema,
@@ -32,7 +33,6 @@ from twophp.stores.sqlite.connection import (
     open_connection,
     translate,
 )
-from twophp.stores.sqlite.sql import migrations
 
 log: Final = logging.getLogger("twophp.central")
 
@@ -232,8 +232,10 @@ class Database:
         if self.path is None:
             copy = apsw.Connection(":memory:")
             copy.deserialize("main", self._writer.serialize("main"))
+            _teach(copy)
             return copy
         connection = open_connection(self.path, read_only=True, schema=CENTRAL)
+        _teach(connection)
         connection.execute(SQL["begin_reading"])
         connection.execute(SQL["ready"]).fetchall()  # The view is fixed by the first look, not by BEGIN.
         return connection
@@ -246,14 +248,14 @@ class Database:
 def _in_memory() -> apsw.Connection:
     """A database that is always new."""
     connection = apsw.Connection(":memory:")
-    for _number, script in migrations(CENTRAL.package):
+    for _number, script in migrations_of(CENTRAL.package):
         connection.execute(script)
     _teach(connection)
     return connection
 
 
 def _teach(connection: apsw.Connection) -> None:
-    """The function that a walk through a tree needs."""
+    """The function by which ids are looked for."""
     connection.create_scalar_function("spot_of", cast("Any", spot_of), 1, deterministic=True)
 
 

@@ -2,8 +2,8 @@
 -- it does not know how few rows a recursion has, and would read the whole table instead. A plus before a column keeps it
 -- from making an index of its own for the occasion.
 --
--- Rows that name an id are found by its spot (migrations/0002): what is bound, or made by ``spot_of``, is the lowest
--- number that such a row's spot can be; 34359738367 is 2**35 - 1, as much as is added to it.
+-- Rows that name an id are found by its spot (migrations/0002): ``spot_of`` makes the lowest number that such a row's spot
+-- can be; 34359738367 is 2**35 - 1, as much as is added to it.
 
 -- name: begin
 BEGIN IMMEDIATE;
@@ -24,13 +24,7 @@ PRAGMA cache_size = -131072;
 -- name: prove_durable
 UPDATE head SET opened = opened + 1;
 
--- name: ready
-SELECT one FROM head;
-
 -- Taking rows up. -----------------------------------------------------------------------------------------------------
-
--- name: read_head
-SELECT size, at FROM head;
 
 -- name: write_head
 UPDATE head SET size = ?, at = max(at, ?);
@@ -72,13 +66,6 @@ DELETE FROM spot WHERE spot IN (SELECT value FROM carray(?));
 -- name: note_sync
 UPDATE service SET last_sync_at = max(coalesce(last_sync_at, 0), ?), rows = rows + ? WHERE service_ledger_id = ?;
 
--- name: raise_alarm
-INSERT INTO alarm (at, code, service_ledger_id, client_correlation_id, server_correlation_id, detail)
-VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
-
--- name: alarms
-SELECT * FROM alarm ORDER BY alarm_id DESC LIMIT ?;
-
 -- The Merkle tree. ----------------------------------------------------------------------------------------------------
 
 -- name: keep_tile
@@ -90,42 +77,9 @@ ON level = wanted.value ->> 0 AND number = wanted.value ->> 1;
 
 -- Questions about rows. -----------------------------------------------------------------------------------------------
 
--- name: entries
-SELECT * FROM entry WHERE {conditions} ORDER BY sequence DESC LIMIT ?;
-
--- name: exported
-SELECT * FROM entry WHERE {conditions} ORDER BY sequence;
-
--- name: anything
-sequence > 0
-
--- name: nothing
-sequence < 0
-
--- name: before
-sequence < ?
-
 -- name: with_correlation_id
-sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN ? AND ? + 34359738367)
+sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN spot_of(?) AND spot_of(?) + 34359738367)
 AND ? IN (client_correlation_id, server_correlation_id)
-
--- name: with_service_ledger_id
-service_ledger_id = ?
-
--- name: with_source
-source = ?
-
--- name: with_target
-target = ?
-
--- name: with_service_endpoint
-service_endpoint = ?
-
--- name: initiated_by
-source = ? AND actor = 'client'
-
--- name: with_actor
-actor = ?
 
 -- name: with_phases
 phase IN (SELECT value FROM json_each(?))
@@ -136,15 +90,6 @@ sequence IN (SELECT sequence FROM entry INDEXED BY entry_open WHERE outcome IS N
 -- name: indeterminate_only
 sequence IN (SELECT sequence FROM entry INDEXED BY entry_indeterminate WHERE indeterminate = 1)
 
--- name: determinate_only
-indeterminate = 0
-
--- name: since
-phase_1_timestamp >= ?
-
--- name: until
-phase_1_timestamp < ?
-
 -- name: tree
 -- From a member's client id up to the root, and from there down; each id with its spot.
 WITH RECURSIVE
@@ -152,7 +97,9 @@ member (id) AS (
     SELECT ?1
     UNION
     SELECT client_correlation_id FROM entry
-    WHERE sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN ?2 AND ?2 + 34359738367)
+    WHERE sequence IN (
+        SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN spot_of(?1) AND spot_of(?1) + 34359738367
+    )
     AND +server_correlation_id = ?1
 ),
 above (id, low) AS (
@@ -161,7 +108,7 @@ above (id, low) AS (
     SELECT parent_reference_id, spot_of(parent_reference_id) FROM above CROSS JOIN entry
     ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN low AND low + 34359738367)
     AND +client_correlation_id = id AND +actor = 'client'
-    LIMIT ?3
+    LIMIT ?2
 ),
 called (id, low) AS (
     SELECT id, low FROM above
@@ -169,22 +116,19 @@ called (id, low) AS (
     SELECT client_correlation_id, spot_of(client_correlation_id) FROM called CROSS JOIN entry
     ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN low AND low + 34359738367)
     AND +parent_reference_id = id AND +actor = 'client'
-    LIMIT ?3
+    LIMIT ?2
 )
 SELECT entry.* FROM called CROSS JOIN entry
 ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN low AND low + 34359738367)
 AND +client_correlation_id = id
-LIMIT ?3;
+LIMIT ?2;
 
 -- name: of_pairs
 SELECT entry.* FROM (
-    SELECT DISTINCT value ->> 0 AS low, value ->> 1 AS client_id, value ->> 2 AS server_id FROM json_each(?)
+    SELECT DISTINCT spot_of(value ->> 0) AS low, value ->> 0 AS client_id, value ->> 1 AS server_id FROM json_each(?)
 ) AS wanted CROSS JOIN entry
 ON sequence IN (SELECT spot & 34359738367 FROM any_spot WHERE spot BETWEEN low AND low + 34359738367)
 AND +client_correlation_id = client_id AND +server_correlation_id = server_id;
-
--- name: after
-SELECT * FROM entry WHERE sequence > ? ORDER BY sequence LIMIT ?;
 
 -- name: sla
 -- A percentile is the smallest value that so large a share of the values does not exceed. Both times are ranked among
@@ -242,49 +186,8 @@ SELECT step,
     min(settle_ms) FILTER (WHERE settle_rank >= 0.99)
 FROM ranked GROUP BY step ORDER BY step;
 
--- Services, tokens, the access log. -----------------------------------------------------------------------------------
+-- Services. -----------------------------------------------------------------------------------------------------------
 
--- name: its_service
--- Which one a credential has registered; of a new one, what it claims if that is of the service's own name.
-SELECT * FROM service WHERE service_ledger_id = coalesce(
-    (SELECT service_ledger_id FROM credential WHERE token_id = ?1),
-    (SELECT service_ledger_id FROM service WHERE service_ledger_id = ?2 AND name = ?3)
-);
-
--- name: service
-SELECT * FROM service WHERE service_ledger_id = ?;
-
--- name: services
-SELECT * FROM service ORDER BY name, service_ledger_id;
-
--- name: add_service
-INSERT INTO service VALUES (?, ?, ?, NULL, 0, ?);
-
--- name: update_service
-UPDATE service SET name = ?, pull_url = coalesce(?, pull_url) WHERE service_ledger_id = ?;
-
--- name: add_credential
-INSERT INTO credential VALUES (?, ?) ON CONFLICT DO UPDATE SET service_ledger_id = excluded.service_ledger_id;
-
--- name: add_token
-INSERT INTO token VALUES (?, ?, ?, ?, ?, ?, ?, ?);
-
--- name: token_by_hash
-SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
-FROM token LEFT JOIN credential USING (token_id) WHERE secret_hash = ?;
-
--- name: tokens
-SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
-FROM token LEFT JOIN credential USING (token_id) ORDER BY created_at DESC, token_id;
-
--- name: revoke_token
-UPDATE token SET revoked_at = coalesce(revoked_at, ?) WHERE token_id = ?;
-
--- name: token_used
-UPDATE token SET last_used_at = max(coalesce(last_used_at, 0), ?) WHERE token_id = ?;
-
--- name: log_access
-INSERT INTO access (at, who, role, method, path, status) VALUES (?, ?, ?, ?, ?, ?);
-
--- name: accesses
-SELECT at, who, role, method, path, status FROM access ORDER BY id DESC LIMIT ?;
+-- name: lock_services
+-- A transaction that writes is alone from its beginning.
+SELECT one FROM head;

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
-from operator import itemgetter
-from typing import Any, Final, Self
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import apsw
 import msgspec
 
-from twophp.central.ingest.intake import Key, Taken, Values, key_of, repeated, take
-from twophp.central.ports import (
-    MOST_IN_A_TREE,
-    MOST_PER_PAGE,
-    Access,
-    Ack,
-    Activity,
-    Alarm,
-    Page,
-    Row,
-    RowFilter,
-    Service,
-    Sla,
-    Token,
-    TreeHead,
-)
+from twophp.central.ingest.intake import Key, Taken, key_of, repeated, take
+from twophp.central.ports import Ack, Service
 from twophp.central.proof import merkle
-from twophp.central.proof.subtrees import checked_consistency, checked_inclusion
-from twophp.central.stores.records import row_of, sequence_of, service_of, shape, token_of, token_values
 from twophp.central.stores.sqlite.database import SQL, Database, spot_of
-from twophp.central.stores.statements import cleaned, conditions, is_text, place_of, refuse_unfit, within
+from twophp.central.stores.store import CentralStore, Steps, Values
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Instant
 from twophp.ports import MintId
 from twophp.stores.clock import mint_uuid
 
-EXPORT_ROWS: Final = 1_000
 MOVED_AT: Final = 4_096
 """Whenever the tree passes a multiple of this (of more, once it is large), the spots of what came since are moved."""
 LARGE: Final = 2_048
@@ -46,20 +27,20 @@ LARGE: Final = 2_048
 
 _astuple: Final = msgspec.structs.astuple
 
+T = TypeVar("T")
 
-class SqliteCentral:
+
+class SqliteCentral(CentralStore):
     """A ``CentralStore`` over one file, or in memory without one. Use it from one event loop."""
 
     def __init__(self, path: str | None, *, mint: MintId = mint_uuid) -> None:
         """Open or create the database, migrate it, and prove that a write reaches the disk."""
+        super().__init__(SQL, mint)
         self._database = Database(path)
-        self._mint = mint
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_exc_info: object) -> None:
-        await self.close()
+    async def close(self) -> None:
+        """See ``CentralStore.close``."""
+        await self._database.close()
 
     # Taking rows up. --------------------------------------------------------------------------------------------------
 
@@ -71,180 +52,47 @@ class SqliteCentral:
 
         return await self._database.write(change)
 
-    # Questions about rows. --------------------------------------------------------------------------------------------
+    # The driver. ------------------------------------------------------------------------------------------------------
 
-    async def entries(self, wanted: RowFilter, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """See ``CentralStore.entries``."""
-        place, most = place_of(cursor), min(limit, MOST_PER_PAGE)
-        where, values = _conditions(wanted, place)
-        rows = await self._rows(SQL["entries"].format(conditions=where), (*values, most + 1))
-        more = len(rows) > most
-        return Page(rows[:most], str(rows[most - 1].sequence) if more else None)
-
-    async def tree(self, correlation_id: str, *, limit: int = MOST_IN_A_TREE) -> Sequence[Row]:
-        """See ``CentralStore.tree``."""
-        if not is_text(correlation_id):
-            return []
-        rows = await self._rows(SQL["tree"], (correlation_id, spot_of(correlation_id), limit))
-        return sorted(rows, key=sequence_of)
-
-    async def of_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Row]:
-        """See ``CentralStore.of_pairs``."""
-        pairs = [pair for pair in pairs if is_text(*pair)]
-        return sorted(
-            await self._rows(
-                SQL["of_pairs"], (_json([(spot_of(client), client, server) for client, server in pairs]),)
-            ),
-            key=sequence_of,
+    async def _fetch(
+        self, statement: str, values: Values, shaped: Callable[[Any], Any], *, is_survey: bool = False
+    ) -> list[Any]:
+        del is_survey  # What reads many rows is read as anything else.
+        return await self._database.read(
+            lambda connection: [shaped(row) for row in connection.execute(statement, values)]
         )
 
-    async def after(self, sequence: int, limit: int) -> Sequence[Row]:
-        """See ``CentralStore.after``."""
-        return await self._rows(SQL["after"], (within(sequence), limit))
+    def _chunks(self, statement: str, values: Values, size: int) -> AsyncGenerator[Sequence[Values]]:
+        return self._database.chunks(statement, values, size)
 
-    async def export(self, wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
-        """See ``CentralStore.export``."""
-        where, values = _conditions(wanted, None)
-        statement = SQL["exported"].format(conditions=where)
-        async with aclosing(self._database.chunks(statement, values, EXPORT_ROWS)) as chunks:
-            async for rows in chunks:
-                yield [row_of(row) for row in rows]
-
-    async def sla(self, since: Instant, until: Instant) -> Sequence[Sla]:
-        """See ``CentralStore.sla``."""
-        return await self._all("sla", (within(since), within(until)), shape(Sla))
-
-    async def activity(self, since: Instant, until: Instant, step_ms: int) -> Sequence[Activity]:
-        """See ``CentralStore.activity``."""
-        return await self._all("activity", (within(since), within(until), step_ms), shape(Activity))
-
-    # Services, tokens, logs. ------------------------------------------------------------------------------------------
-
-    async def register(
-        self, name: str, claimed_id: str | None, token_id: str, at: Instant, *, pull_url: str | None = None
-    ) -> Service:
-        """See ``CentralStore.register``."""
-        refuse_unfit(name, claimed_id, pull_url)
-
-        def change(connection: apsw.Connection) -> Service:
-            known = connection.execute(SQL["its_service"], (token_id, claimed_id, name)).fetchone()
-            if known is None:
-                taken = claimed_id is None or connection.execute(SQL["service"], (claimed_id,)).fetchone()
-                id_ = self._mint() if taken or claimed_id is None else claimed_id
-                connection.execute(SQL["add_service"], (id_, name, at, pull_url))
-            else:
-                id_ = known[0]
-                connection.execute(SQL["update_service"], (name, pull_url, id_))
-            connection.execute(SQL["add_credential"], (token_id, id_))
-            service: Service = service_of(next(connection.execute(SQL["service"], (id_,))))
-            return service
+    async def _write(self, steps: Callable[[], Steps[T]]) -> T:
+        def change(connection: apsw.Connection) -> T:
+            run, rows = steps(), None
+            try:
+                while True:
+                    name, values = run.send(rows)  # type: ignore[arg-type]  # None begins it.
+                    rows = connection.execute(SQL[name], values).fetchall()
+            except StopIteration as end:
+                made: T = end.value
+                return made
 
         return await self._database.write(change)
 
-    async def services(self) -> Sequence[Service]:
-        """See ``CentralStore.services``."""
-        return await self._all("services", (), service_of)
-
-    async def add_token(self, token: Token, secret_hash: bytes) -> None:
-        """See ``CentralStore.add_token``."""
-
-        def change(connection: apsw.Connection) -> None:
-            connection.execute(SQL["add_token"], token_values(token, secret_hash))
-            if token.service_ledger_id is not None:
-                connection.execute(SQL["add_credential"], (token.token_id, token.service_ledger_id))
-
-        await self._database.write(change)
-
-    async def token(self, secret_hash: bytes) -> Token | None:
-        """See ``CentralStore.token``."""
-        found = await self._all("token_by_hash", (secret_hash,), token_of)
-        return found[0] if found else None
-
-    async def tokens(self) -> Sequence[Token]:
-        """See ``CentralStore.tokens``."""
-        return await self._all("tokens", (), token_of)
-
-    async def token_used(self, token_id: str, at: Instant) -> None:
-        """See ``CentralStore.token_used``."""
-        await self._database.write(lambda connection: connection.execute(SQL["token_used"], (at, token_id)).fetchall())
-
-    async def revoke_token(self, token_id: str, at: Instant) -> bool:
-        """See ``CentralStore.revoke_token``."""
-
-        def change(connection: apsw.Connection) -> bool:
-            connection.execute(SQL["revoke_token"], (at, token_id))
-            return connection.changes() > 0
-
-        return await self._database.write(change)
-
-    async def log_access(self, lines: Sequence[Access]) -> None:
-        """See ``CentralStore.log_access``."""
-        rows = [(line.at, cleaned(line.who), line.role, line.method, cleaned(line.path), line.status) for line in lines]
-        await self._database.write(lambda connection: connection.executemany(SQL["log_access"], rows).fetchall())
-
-    async def accesses(self, *, limit: int = 100) -> Sequence[Access]:
-        """See ``CentralStore.accesses``."""
-        return await self._all("accesses", (limit,), shape(Access))
-
-    async def alarms(self, *, limit: int = 100) -> Sequence[Alarm]:
-        """See ``CentralStore.alarms``."""
-        return await self._all("alarms", (limit,), shape(Alarm))
-
-    # The Merkle tree. -------------------------------------------------------------------------------------------------
-
-    async def head(self) -> TreeHead:
-        """See ``CentralStore.head``."""
-
-        def question(connection: apsw.Connection) -> TreeHead:
+    async def _tiles(
+        self, ranges_in: Callable[[int], list[merkle.Range]]
+    ) -> tuple[int, Instant, list[merkle.Range], merkle.Tiles]:
+        def question(connection: apsw.Connection) -> tuple[int, Instant, list[merkle.Range], merkle.Tiles]:
             size, at = _head(connection)
-            tiles = _tiles(connection, merkle.tiles_of([(0, size)]))
-            return TreeHead(size=size, root=merkle.root_of(size, tiles), at=at)
+            ranges = ranges_in(size)
+            return size, at, ranges, _tiles(connection, merkle.tiles_of(ranges))
 
         return await self._database.read(question)
 
-    async def leaf(self, sequence: int) -> bytes | None:
-        """See ``CentralStore.leaf``."""
+    def _array(self, texts: Sequence[str]) -> str:
+        return _json(texts)
 
-        def question(connection: apsw.Connection) -> bytes | None:
-            if not 0 < sequence <= _head(connection)[0]:
-                return None
-            ranges = [(sequence - 1, sequence)]
-            return merkle.hashes_of(ranges, _tiles(connection, merkle.tiles_of(ranges)))[0]
-
-        return await self._database.read(question)
-
-    async def inclusion(self, sequence: int, size: int) -> Sequence[bytes]:
-        """See ``CentralStore.inclusion``."""
-        return await self._prove(lambda there: checked_inclusion(sequence, size, there))
-
-    async def consistency(self, old_size: int, new_size: int) -> Sequence[bytes]:
-        """See ``CentralStore.consistency``."""
-        return await self._prove(lambda there: checked_consistency(old_size, new_size, there))
-
-    async def ready(self) -> None:
-        """See ``CentralStore.ready``."""
-        await self._all("ready", (), itemgetter(0))
-
-    async def close(self) -> None:
-        """See ``CentralStore.close``."""
-        await self._database.close()
-
-    async def _prove(self, path_in: Callable[[int], list[merkle.Range]]) -> list[bytes]:
-        def question(connection: apsw.Connection) -> list[bytes]:
-            path = path_in(_head(connection)[0])
-            return merkle.hashes_of(path, _tiles(connection, merkle.tiles_of(path)))
-
-        return await self._database.read(question)
-
-    async def _rows(self, statement: str, values: Values) -> list[Row]:
-        return await self._database.read(
-            lambda connection: [row_of(row) for row in connection.execute(statement, values)]
-        )
-
-    async def _all(self, name: str, values: Values, shape: Callable[[Values], Any]) -> list[Any]:
-        return await self._database.read(
-            lambda connection: [shape(row) for row in connection.execute(SQL[name], values)]
-        )
+    def _columns(self, pairs: Sequence[tuple[str, str]]) -> Values:
+        return (_json(pairs),)
 
 
 def _ingest(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
@@ -319,13 +167,6 @@ def _head(connection: apsw.Connection) -> tuple[int, Instant]:
 def _tiles(connection: apsw.Connection, keys: Iterable[merkle.TileKey]) -> dict[merkle.TileKey, bytes]:
     found = connection.execute(SQL["tiles"], (_json(list(keys)),))
     return {(level, number): hashes for level, number, hashes in found}
-
-
-def _conditions(wanted: RowFilter, place: int | None) -> tuple[str, Values]:
-    found = conditions(wanted, by_id=lambda id_: (spot_of(id_), spot_of(id_), id_), phases=_json)
-    if place is not None:
-        found.append(("before", (place,)))
-    return " AND ".join(SQL[name] for name, _values in found), tuple(value for _name, some in found for value in some)
 
 
 def _array(numbers: Iterable[int]) -> apsw.CArrayBinding:

@@ -1,0 +1,110 @@
+-- What both databases understand. A numbered question mark is a parameter by its place; the conditions, and the statements
+-- they stand in, have plain ones, which are numbered when they are put together.
+
+-- name: ready
+SELECT one FROM head;
+
+-- name: read_head
+SELECT size, at FROM head;
+
+-- name: raise_alarm
+INSERT INTO alarm (at, code, service_ledger_id, client_correlation_id, server_correlation_id, detail)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING;
+
+-- name: alarms
+SELECT * FROM alarm ORDER BY alarm_id DESC LIMIT ?1;
+
+-- Questions about rows. -----------------------------------------------------------------------------------------------
+
+-- name: entries
+SELECT * FROM entry WHERE {conditions} ORDER BY sequence DESC LIMIT ?;
+
+-- name: exported
+SELECT * FROM entry WHERE {conditions} ORDER BY sequence;
+
+-- name: anything
+sequence > 0
+
+-- name: nothing
+sequence < 0
+
+-- name: before
+sequence < ?
+
+-- name: with_service_ledger_id
+service_ledger_id = ?
+
+-- name: with_source
+source = ?
+
+-- name: with_target
+target = ?
+
+-- name: with_service_endpoint
+service_endpoint = ?
+
+-- name: initiated_by
+source = ? AND actor = 'client'
+
+-- name: with_actor
+actor = ?
+
+-- name: determinate_only
+NOT indeterminate
+
+-- name: since
+phase_1_timestamp >= ?
+
+-- name: until
+phase_1_timestamp < ?
+
+-- name: after
+SELECT * FROM entry WHERE sequence > ?1 ORDER BY sequence LIMIT ?2;
+
+-- Services, tokens, the access log. -----------------------------------------------------------------------------------
+
+-- name: its_service
+-- Which one a credential has registered; of a new one, what it claims if that is of the service's own name.
+SELECT * FROM service WHERE service_ledger_id = coalesce(
+    (SELECT service_ledger_id FROM credential WHERE token_id = ?1),
+    (SELECT service_ledger_id FROM service WHERE service_ledger_id = ?2 AND name = ?3)
+);
+
+-- name: service
+SELECT * FROM service WHERE service_ledger_id = ?1;
+
+-- name: services
+SELECT * FROM service ORDER BY name, service_ledger_id;
+
+-- name: add_service
+INSERT INTO service VALUES (?1, ?2, ?3, NULL, 0, ?4);
+
+-- name: update_service
+UPDATE service SET name = ?1, pull_url = coalesce(?2, pull_url) WHERE service_ledger_id = ?3;
+
+-- name: add_credential
+INSERT INTO credential VALUES (?1, ?2)
+ON CONFLICT (token_id) DO UPDATE SET service_ledger_id = excluded.service_ledger_id;
+
+-- name: add_token
+INSERT INTO token VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
+
+-- name: token_by_hash
+SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
+FROM token LEFT JOIN credential USING (token_id) WHERE secret_hash = ?1;
+
+-- name: tokens
+SELECT token_id, name, roles, created_at, service_ledger_id, expires_at, revoked_at, last_used_at
+FROM token LEFT JOIN credential USING (token_id) ORDER BY created_at DESC, token_id;
+
+-- name: token_used
+UPDATE token SET last_used_at = ?1 WHERE token_id = ?2 AND coalesce(last_used_at, 0) < ?1;
+
+-- name: revoke_token
+UPDATE token SET revoked_at = coalesce(revoked_at, ?1) WHERE token_id = ?2 RETURNING token_id;
+
+-- name: log_access
+INSERT INTO access (at, who, role, method, path, status) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- name: accesses
+SELECT at, who, role, method, path, status FROM access ORDER BY id DESC LIMIT ?1;
