@@ -27,6 +27,8 @@ class DatabaseClock(AnchoredClock):
     Our time is the lower bound: however slow a look was it is never ahead of the database, and behind it by no more
     than the quickest answer took. Where a look shows that we are ahead, time stands until that has passed.
 
+    Before the first look it is 0: this machine's own time may be ahead of the database's by any amount.
+
     Bounds of a look that lie further than half a second from what is known cannot come from a slow message: somebody
     has set the clock of the database's machine. That is not believed (ADR 29), since it would end leases and deadlines.
     It is followed at a thousandth of the time that passes while it is seen, which is harmless to both.
@@ -41,6 +43,8 @@ class DatabaseClock(AnchoredClock):
 
     def __call__(self) -> Instant:
         """See ``AnchoredClock``."""
+        if self._bounded_at_ns is None:
+            return 0
         self._last = max(self._last, super().__call__())
         return self._last
 

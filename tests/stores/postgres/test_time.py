@@ -8,6 +8,7 @@ import pytest
 
 from tests.stores.schemas import Schema
 from twophp.core.intent import Phase
+from twophp.stores.clock import StoreTime
 from twophp.stores.database_clock import DatabaseClock
 from twophp.stores.postgres import PostgresStore, supply
 from twophp.stores.testing.scene import attend, confirm, register, settle
@@ -29,9 +30,9 @@ class Server:
         self.ms += ms * pace
         self.up_ms += ms
 
-    def clock(self) -> DatabaseClock:
-        """A replica's, which has not looked yet."""
-        return DatabaseClock(lambda: 0, lambda: int(self.up_ms * 1_000_000))
+    def clock(self, wall_ms: int = 0) -> DatabaseClock:
+        """A replica's, which has not looked yet, on a machine whose own clock says ``wall_ms``."""
+        return DatabaseClock(lambda: wall_ms, lambda: int(self.up_ms * 1_000_000))
 
     def look(self, clock: DatabaseClock, there_ms: float = 0.4, back_ms: float = 0.4) -> None:
         before_ns = clock.steady_ns()
@@ -60,6 +61,20 @@ def test_a_slow_look_never_puts_time_ahead_and_is_made_good_by_the_next(
         assert clock() <= server.ms
         server.passes(1_100)
     assert told == sorted(told)
+
+
+@pytest.mark.req("A-29")
+@pytest.mark.parametrize("ahead_ms", [MINUTE_MS, HOUR_S * 1_000, -MINUTE_MS])
+def test_the_machines_own_clock_makes_no_difference(ahead_ms: int) -> None:
+    """Else time would stand still, ahead of the database, for as long as the machine is."""
+    server = Server()
+    clock = server.clock(T0 + ahead_ms)
+    time = StoreTime(clock)
+    time.reach(0)
+    for _ in range(3):
+        server.look(clock)
+        assert server.ms - 3 <= time.now() <= server.ms
+        server.passes(1_000)
 
 
 @pytest.mark.req("A-29")
