@@ -44,20 +44,25 @@ def free_port() -> int:
 class Server:
     """A cluster and the process that serves it."""
 
-    def __init__(self, folder: Path) -> None:
-        initdb, pg_ctl = program("initdb"), program("pg_ctl")
-        if initdb is None or pg_ctl is None:
+    def __init__(self, folder: Path, follows: Server | None = None) -> None:
+        """``follows`` is the primary that it is a streaming standby of, else it is a primary itself."""
+        initdb, pg_ctl, backup = program("initdb"), program("pg_ctl"), program("pg_basebackup")
+        if initdb is None or pg_ctl is None or backup is None:
             pytest.skip("needs postgresql")
         self._user = somebody()
-        self._pg_ctl, self._data, port = pg_ctl, str(folder / "data"), free_port()
+        self._pg_ctl, self._data, self.port = pg_ctl, str(folder / "data"), free_port()
         if self._user is not None:
             shutil.chown(folder, self._user)
-        how = ("-U", "twophp", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
-        self._run(initdb, "-D", self._data, *how)
+        if follows is None:
+            how: tuple[str, ...] = ("-U", "twophp", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+            self._run(initdb, "-D", self._data, *how)
+        else:
+            how = ("-h", "127.0.0.1", "-p", str(follows.port), "-U", "twophp", "-R", "-c", "fast", "--no-sync")
+            self._run(backup, "-D", self._data, *how)
         settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": str(folder), "fsync": "on"}
-        options = " ".join(f"-c {name}={value}" for name, value in {**settings, "port": str(port)}.items())
+        options = " ".join(f"-c {name}={value}" for name, value in {**settings, "port": str(self.port)}.items())
         self._run(pg_ctl, "start", "-D", self._data, "-w", "-l", str(folder / "log"), "-o", options)
-        self.url = f"postgresql://twophp@127.0.0.1:{port}/postgres"
+        self.url = f"postgresql://twophp@127.0.0.1:{self.port}/postgres"
 
     def _run(self, *command: str) -> None:
         """As the server's user. No pipe: the server would inherit it, and nobody would ever read it to its end."""
@@ -70,9 +75,13 @@ class Server:
         """Stop as ``mode`` says (fast, or immediate: as a crash) and start again, on the same port."""
         self._run(self._pg_ctl, "restart", "-D", self._data, "-m", mode, "-w", "-l", f"{self._data}/../log")
 
-    def close(self) -> None:
-        """A fast shutdown: who is connected is thrown out, what is committed is kept."""
-        self._run(self._pg_ctl, "stop", "-D", self._data, "-m", "fast", "-w")
+    def promote(self) -> None:
+        """A standby becomes the primary."""
+        self._run(self._pg_ctl, "promote", "-D", self._data, "-w")
+
+    def close(self, mode: str = "fast") -> None:
+        """A fast shutdown: who is connected is thrown out, what is committed is kept. ``immediate`` is a crash."""
+        self._run(self._pg_ctl, "stop", "-D", self._data, "-m", mode, "-w")
 
 
 @pytest.fixture(scope="session")

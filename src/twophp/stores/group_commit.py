@@ -89,7 +89,7 @@ class GroupCommit(ABC):
     def refuse_if_unsure(self) -> None:
         """Raise StorePoisoned while nobody can tell what is durable."""
         if self._poison is not None:
-            raise StorePoisoned(str(self._poison))
+            raise StorePoisoned(self._poison.message)
 
     def load(self) -> Load:
         """See ``Store.load``."""

@@ -24,23 +24,31 @@ class Replicas:
 
     def __init__(self, url: str, folder: Path, count: int) -> None:
         self.folder = folder
-        self.ports: list[int] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._url = url
+        self._listeners = [socket.create_server(("127.0.0.1", 0), backlog=1_024) for _ in range(count)]
+        self.ports: list[int] = [listener.getsockname()[1] for listener in self._listeners]
+        self._processes = [self._begin(listener.fileno()) for listener in self._listeners]
+
+    def _begin(self, listener: int) -> subprocess.Popen[bytes]:
         environ = {**os.environ, "TWOPHP_KEYS": KEYS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        for _ in range(count):
-            with socket.create_server(("127.0.0.1", 0), backlog=1_024) as listener:
-                self.ports.append(listener.getsockname()[1])
-                fd = listener.fileno()
-                command = [sys.executable, "-m", "tests.stores.postgres.replica", url, str(fd), str(folder)]
-                self._processes.append(
-                    subprocess.Popen(command, pass_fds=[fd], cwd=ROOT, env=environ)  # noqa: S603
-                )
+        command = [sys.executable, "-m", "tests.stores.postgres.replica", self._url, str(listener), str(self.folder)]
+        return subprocess.Popen(command, pass_fds=[listener], cwd=ROOT, env=environ)  # noqa: S603
+
+    def begin_anew(self, number: int) -> None:
+        """In the place of one that was killed, on the same port."""
+        self._listeners[number] = socket.create_server(("127.0.0.1", self.ports[number]), backlog=1_024)
+        self._processes[number] = self._begin(self._listeners[number].fileno())
 
     def kill(self, number: int) -> None:
-        """As the kernel does when there is no memory left."""
+        """As the kernel does when there is no memory left. Whoever connects after that is refused."""
+        self._listeners[number].close()
         process = self._processes[number]
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+    def set_clock(self, number: int, how: signal.Signals) -> None:
+        """Its machine's clock is set, as the signal says; see ``replica.STEPS``."""
+        self._processes[number].send_signal(how)
 
     def stop(self, number: int) -> None:
         """It stands still, as a machine does that is moved elsewhere."""

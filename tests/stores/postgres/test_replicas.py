@@ -14,7 +14,7 @@ from tests.stores.postgres.replicas import Replicas
 from tests.stores.schemas import Schema
 
 pytestmark = pytest.mark.anyio
-CONFIRMS = 200
+CONFIRMS = 1_000
 
 
 async def ask(port: int, message: bytes) -> Answer:

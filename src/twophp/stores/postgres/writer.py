@@ -84,7 +84,7 @@ class Writer(GroupCommit):
 
     def _for_a_caller(self, error: Exception) -> TwoPHPError:
         ours = driver.translate(error)
-        return type(ours)(str(ours), code=ours.code)
+        return type(ours)(ours.message, code=ours.code)
 
     async def _attempt(self, commands: Sequence[Command]) -> list[Outcome]:
         self._has_begun = False
