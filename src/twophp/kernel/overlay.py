@@ -80,21 +80,38 @@ class Overlay:
 
     def make(self, change: Change, named: Sequence[Key]) -> None:
         """Make all of its puts and drops or, if one of them is refused, none."""
-        others = [put for put in change.puts if put.held is None]
-        if change.drops or len(others) > 1 or (others and others[0].replaces is not None):
-            self._make_or_undo(change, named)
-            return
         # Every check runs before the first slot is changed, so there is nothing to undo. Checks do not see each other's
-        # puts: a change that puts one record twice goes the longer way.
-        renewed = {self._held(put, named): put for put in change.puts if put.held is not None}
-        other_keys = others[0].record.keys() if others else ()
-        if len(renewed) + len(others) < len(change.puts) or any(self.slots.get(key) in renewed for key in other_keys):
+        # puts: a change of which one part may depend on another goes the longer way.
+        checked = None if change.drops else self._checked(change.puts, named)
+        if checked is None:
             self._make_or_undo(change, named)
             return
-        if others:
-            self._put(others[0], other_keys, named, None)
-        for slot, put in renewed.items():
+        for slot, put in checked:
+            if put.held is None:
+                for key in slot.keys:
+                    self.slots[key] = slot
             self._enter(slot, put)
+
+    def _checked(self, puts: Sequence[Put], named: Sequence[Key]) -> list[tuple[Slot, Put]] | None:
+        """Each put with its slot, a new one for a new record. None if another put than the first is of a new record."""
+        checked: list[tuple[Slot, Put]] = []
+        for put in puts:
+            if put.held is not None:
+                slot = self._held(put, named)
+                if checked and any(other is slot for other, _put in checked):
+                    return None
+            else:
+                record = put.record
+                keys = record.keys()
+                if checked or put.replaces is not None or any(map(self.slots.__contains__, keys)):
+                    return None
+                if record.version != 1:
+                    raise StoreError(f"{keys[0]}: {_BAD_VERSION}", code="bad_change")
+                if put.entry is not None and (self._check is not None or not put.journal):
+                    self._check_entry(put, None)
+                slot = Slot(record, keys)
+            checked.append((slot, put))
+        return checked
 
     def _make_or_undo(self, change: Change, named: Sequence[Key]) -> None:
         notes: list[_Note] = []
