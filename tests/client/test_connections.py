@@ -45,9 +45,9 @@ async def contradicting(scope: Any, receive: Any, send: Any) -> None:
 def test_a_contradiction_costs_no_connection(kind: str, tmp_path: Path) -> None:
     net: Any = httpx2.HTTPTransport(limits=ONE) if kind == "httpx2" else httpx2.AsyncHTTPTransport(limits=ONE)
     with served(contradicting) as server, caller(kind, tmp_path, transport=net) as http:
-        for _ in range(3):
+        for number in range(3):  # Three calls: a repeat of the first would wait until its lease is over.
             with pytest.raises(PhaseError) as raised:
-                http.post(f"{server.url}/orders", timeout=TIMEOUT)
+                http.post(f"{server.url}/orders", json={"n": number}, timeout=TIMEOUT)
             assert raised.value.code == "other_intent"
 
 
