@@ -101,7 +101,7 @@ def central(folder: Path, *, port: int = 0, store_url: str | None = None, **sett
         await asyncio.to_thread(server.start_has_ended.wait)
         started.set()
         await asyncio.to_thread(stop.wait)
-        server.should_exit = True
+        server.stop()
         await serving
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
