@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from tests.asgi.driver import AUTO, CLIENT, OUTGOING, SERVER, STATE, Orders, Seen, answer, by_header, created
 from tests.asgi.driver import serving as a_service
-from tests.engine.outbound import guarded
-from tests.engine.tls_server import Authority, read_request, serving
+from tests.delivery.outbound import guarded
+from tests.delivery.tls_server import Authority, read_request, serving
 from twophp.asgi import EgressRules as Rules
 from twophp.asgi import Outgoing, Tries
 from twophp.asgi.messages import Send

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 
 from tests.client.callers import HandTime, Losing, caller, settings
 from tests.client.shop import Shop, committed, pair, served, shop
-from tests.engine.tls_server import Authority
+from tests.delivery.tls_server import Authority
 from twophp.asgi import Outgoing
 from twophp.client import Advice, CallbackReceiver, Evidence, PhaseError, classify
 from twophp.client.ledger import CALLBACK

@@ -17,7 +17,7 @@ import pytest
 
 from tests.client.callers import PATIENCE_S, Forgetful, caller, settings
 from tests.client.shop import Shop, served
-from tests.engine.tls_server import Authority
+from tests.delivery.tls_server import Authority
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
 from twophp.core.errors import ConfigError, StoreUnavailable
 from twophp.wire.targets import target_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.outboxes import POLICY, SERVICE, VAULT, WRITER, Desk, Receiver, registration
+from tests.delivery.outboxes import POLICY, SERVICE, VAULT, WRITER, Desk, Receiver, registration
 from twophp.core.intent import Mode
 from twophp.core.job import DEFAULT_TRIES, Enqueue, Job, decide
 from twophp.core.obligation import Obligation, State, by_id

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.asgi.driver import SERVER, Orders, Seen, Service, answer, serving
-from tests.engine.outboxes import until
+from tests.delivery.outboxes import until
 from tests.obligations.scene import GUARD_S, STORES, Sink
 from twophp import Policy, current_intent
 from twophp.asgi import obligation_rules

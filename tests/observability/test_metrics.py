@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.engine.outboxes import Desk, Receiver
+from tests.delivery.outboxes import Desk, Receiver
 from tests.observability.calls import Caller, calling, shop
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.profile import STEADY
-from tests.engine.heads import NOW, head
-from tests.engine.tokens import AUDIENCE, ISSUER, SECRET, bearing, sign_secret
+from tests.identity.heads import NOW, head
+from tests.identity.tokens import AUDIENCE, ISSUER, SECRET, bearing, sign_secret
 from twophp.core.errors import ConfigError, StoreUnavailable, Unauthenticated
 from twophp.core.identity import principal_digest
 from twophp.identity.head import Head, Tls

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from joserfc.jwk import OctKey
 
-from tests.engine.heads import NOW, head
-from tests.engine.tokens import AUDIENCE, ISSUER, NOW_S, SECRET, bearing, sign, sign_secret
+from tests.identity.heads import NOW, head
+from tests.identity.tokens import AUDIENCE, ISSUER, NOW_S, SECRET, bearing, sign, sign_secret
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Mode
 from twophp.identity.guards import fresh_credential, hmac_guard, late_confirm_signature

@@ -13,7 +13,7 @@ import apsw
 import msgspec
 import pytest
 
-from tests.engine.outboxes import GUARD_S, POLICY, QUICK, SERVICE, VAULT, Desk, Receiver, registration, until
+from tests.delivery.outboxes import GUARD_S, POLICY, QUICK, SERVICE, VAULT, Desk, Receiver, registration, until
 from twophp.core import job as jobs
 from twophp.core.errors import ConfigError, DeliveryFailed, EgressRefused, StoreUnavailable, Tampered
 from twophp.core.identity import seal_context
@@ -226,7 +226,7 @@ async def test_what_was_delivered_is_not_delivered_again_and_not_kept() -> None:
 async def test_a_killed_process_owes_what_it_owed(where: str, tmp_path: Path) -> None:
     """SIGKILL between commit and attempt, or between the attempt and its note: the next process delivers the same."""
     path, clock = str(tmp_path / "orders.db"), HandClock()
-    command = [sys.executable, "-m", "tests.engine.crashing", path, where]
+    command = [sys.executable, "-m", "tests.delivery.crashing", path, where]
     victim = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert victim.returncode == -9, victim.stderr
     said = victim.stdout.split()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.outbound import guarded
-from tests.engine.outboxes import GUARD_S, Desk, Site
-from tests.engine.tls_server import Authority, serving
+from tests.delivery.outbound import guarded
+from tests.delivery.outboxes import GUARD_S, Desk, Site
+from tests.delivery.tls_server import Authority, serving
 from twophp.core.job import State
 from twophp.delivery.callbacks import callback_deliverer
 from twophp.delivery.egress import Resolver, Rules, default_tls

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.engine.test_egress import JSON, LOCAL, NAME, NEVER_S, Names
-from tests.engine.tls_server import Authority, read_request, serving
+from tests.delivery.test_egress import JSON, LOCAL, NAME, NEVER_S, Names
+from tests.delivery.tls_server import Authority, read_request, serving
 from twophp.core.errors import DeliveryFailed, EgressRefused
 from twophp.delivery.egress import Lines, Rules, check_url, post
 from twophp.delivery.egress_http import MAX_SKIPPED_BYTES, bytes_to_skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.outboxes import POLICY, VAULT, WRITER, Desk, Receiver, registration
+from tests.delivery.outboxes import POLICY, VAULT, WRITER, Desk, Receiver, registration
 from twophp.core.errors import DeliveryFailed, StoreUnavailable
 from twophp.core.intent import Intent
 from twophp.core.job import DEFAULT_TRIES, Tries

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.engine.tls_server import Behaviour, read_request
+from tests.delivery.tls_server import Behaviour, read_request
 from twophp.core import phase
 from twophp.core.entry import Writer
 from twophp.core.intent import Intent, Mode, Phase

@@ -12,7 +12,7 @@ from typing import Any
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
-from tests.engine.heads import NOW, head
+from tests.identity.heads import NOW, head
 from twophp.identity.head import Head
 
 NOW_S = NOW // 1000

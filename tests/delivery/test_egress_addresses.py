@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine import ssrf_vectors
+from tests.delivery import ssrf_vectors
 from twophp.delivery.egress_addresses import DENIED_V4, DENIED_V6, denied, is_loopback, read_address
 
 V4 = st.ip_addresses(v=4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.outboxes import GUARD_S, Desk, Receiver, until
+from tests.delivery.outboxes import GUARD_S, Desk, Receiver, until
 from twophp.core.errors import StorePoisoned, StoreUnavailable
 from twophp.core.job import DEFAULT_TRIES, State
 from twophp.delivery.outbox import wait_for_news

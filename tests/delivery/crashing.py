@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from tests.engine.outboxes import Desk
+from tests.delivery.outboxes import Desk
 from twophp.delivery.outbox import Delivery
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing.scene import HandClock

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import ssrf_vectors
-from tests.engine.outbound import Guard, guarded
-from tests.engine.tls_server import Authority, Behaviour, read_request, serving
+from tests.delivery import ssrf_vectors
+from tests.delivery.outbound import Guard, guarded
+from tests.delivery.tls_server import Authority, Behaviour, read_request, serving
 from twophp.core.errors import ConfigError, DeliveryFailed, EgressRefused
 from twophp.delivery.egress import MAX_ADDRESSES, Resolver, Rules, Target, check_url, default_tls, post, resolve
 from twophp.delivery.egress_http import MAX_REQUEST_BODY_BYTES, request_bytes

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.engine.outboxes import GUARD_S, POLICY, SERVICE, VAULT, WRITER, Desk, Receiver, Site, registration
-from tests.engine.tls_server import Authority, serving
+from tests.delivery.outboxes import GUARD_S, POLICY, SERVICE, VAULT, WRITER, Desk, Receiver, Site, registration
+from tests.delivery.tls_server import Authority, serving
 from twophp.core.errors import ConfigError
 from twophp.core.intent import Intent, Mode
 from twophp.core.intent_commands import Confirm, Settle

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.test_egress import NAME, Names
+from tests.delivery.test_egress import NAME, Names
 from twophp.core.errors import ConfigError, EgressRefused
 from twophp.delivery.egress import Rules, check_url, resolve
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from joserfc.jwk import OctKey, RSAKey
 
 from tests.core.profile import STEADY
-from tests.engine.heads import NOW, head
-from tests.engine.tokens import (
+from tests.identity.heads import NOW, head
+from tests.identity.tokens import (
     AUDIENCE,
     CLAIMS,
     ISSUER,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.profile import STEADY
-from tests.engine.heads import head
+from tests.identity.heads import head
 from twophp.core.errors import ConfigError
 from twophp.identity.head import NO_PROXIES, Headers, Tls, effective_scheme, proxies, tls_facts
 
