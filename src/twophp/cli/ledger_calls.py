@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import click
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from twophp.cli.evidence import print_evidence
@@ -224,7 +227,25 @@ def _print_pairs(chosen: Sequence[Pair], now: Instant) -> None:
             " / ".join(map(safe, pair.key)),
             _why(pair),
         )
-    show(listed)
+    show(listed, narrow=Group(*_blocks(chosen, now)))
+
+
+def _blocks(chosen: Sequence[Pair], now: Instant) -> Iterator[RenderableType]:
+    """The same without lines that a narrow terminal would fold: each call is a line, and one for each of its sides."""
+    sides = [(_side_cells(pair.client), _side_cells(pair.server)) for pair in chosen]
+    widths = [max(len(side[column]) for both in sides for side in both) for column in (0, 1)]
+    for pair, both in zip(chosen, sides, strict=True):
+        age = lasted(max(now - pair.started_at, 0))
+        yield Text.assemble(verdict_text(pair), f"  {age}  {safe(pair.rows[0].service_endpoint)}")
+        lines = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+        for width in (len("  client"), *widths):
+            lines.add_column(min_width=width, overflow="fold")
+        lines.add_column(no_wrap=True, overflow="fold")  # An id is there to be copied.
+        for role, side, id_ in zip(("  client", "  server"), both, pair.key, strict=True):
+            lines.add_row(role, *side, safe(id_))
+        yield lines
+        if why := _why(pair):
+            yield Padding(why, (0, 0, 0, 2))
 
 
 def _why(pair: Pair) -> str:

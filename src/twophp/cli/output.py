@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 import msgspec
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
@@ -58,14 +59,18 @@ def out() -> Console:
     return Stdout(soft_wrap=True, highlight=False)
 
 
-def show(shown: RenderableType) -> None:
+def show(shown: RenderableType, *, narrow: RenderableType | None = None) -> None:
     """Print a table or a tree without losing anything: a terminal folds what is too wide, a file has long lines.
 
-    Plain strings in it are plain: brackets mean nothing.
+    A terminal too narrow for ``shown`` gets ``narrow``, if there is one. Plain strings in them are plain:
+    brackets mean nothing.
     """
     console = Stdout(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH
+    wide = console.options.update(width=FILE_WIDTH)  # Measured in the terminal's own width, everything would fit.
+    if narrow is not None and Measurement.get(console, wide, shown).maximum > console.width:
+        shown = narrow
     console.print(shown)
 
 
