@@ -3,7 +3,7 @@
 from twophp.core.errors import ConstraintViolation, TwoPHPError, Unauthenticated
 from twophp.core.policy import Policy
 from twophp.core.quota import Quota
-from twophp.engine.current import current_intent
+from twophp.engine.current import RunningIntent, Transaction, current_intent
 from twophp.engine.logs import JsonFormatter
 from twophp.identity.guards import fresh_credential, hmac_guard, late_confirm_signature
 from twophp.identity.head import Head
@@ -21,6 +21,8 @@ __all__ = [
     "Policy",
     "Principal",
     "Quota",
+    "RunningIntent",
+    "Transaction",
     "TwoPHPError",
     "Unauthenticated",
     "__version__",

@@ -21,8 +21,10 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from twophp import Policy, Quota, anonymous
-from twophp.asgi import EgressRules, Outgoing, Tries, TwoPhaseMiddleware
+from twophp import Policy, Quota, RunningIntent, Transaction, anonymous, current_intent
+from twophp.asgi import (
+    BoundObligations, EgressRules, Intent, Outgoing, PhaseEvent, ReconcileResult, Tries, TwoPhaseMiddleware, on_phase
+)
 from twophp.client import AsyncTwoPhaseTransport, CallbackReceiver, TwoPhaseTransport, calling
 from twophp.client.requests import TwoPhaseAdapter
 from twophp.obligations import AsyncObligationTracker, ObligationTracker
@@ -30,9 +32,25 @@ from twophp.registrar import AsyncRegistrar, Registrar
 
 async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
+async def reconcile(intent: Intent) -> ReconcileResult:
+    return "COMMITTED", intent.server_correlation_id
+
+def tell(event: PhaseEvent) -> None: ...
+
+def note(tx: Transaction) -> None:
+    tx.execute("INSERT INTO note VALUES (?)", ("x",))
+
+async def handler(intent: RunningIntent) -> None:
+    bound: BoundObligations = intent.obligations
+    async with intent.transaction() as tx:
+        note(tx)
+
 star = Starlette()
 """
 RIGHT = [
+    "TwoPhaseMiddleware(app, identify=anonymous, policies={}, reconcile=reconcile)",
+    'on_phase("FAILED")(tell)',
+    "current: RunningIntent | None = current_intent()",
     'Policy(ttl_ms=5_000, replay="REUSE")',
     'Policy.low_latency(ttl_ms=5_000, mode="async")',
     'Policy.standard(replay="REUSE", require=True)',

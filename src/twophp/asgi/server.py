@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from twophp.asgi.answers import naming, refused
 from twophp.asgi.messages import App
 from twophp.asgi.replay import Replay, bare_scope
-from twophp.asgi.settings import Found, Reconciled, Settings, longest_horizon_ms, shortest_lease_ms
+from twophp.asgi.settings import Reconciled, ReconcileResult, Settings, longest_horizon_ms, shortest_lease_ms
 from twophp.core.entry import Writer
 from twophp.core.errors import OUTCOME_INDETERMINATE, StoreError
 from twophp.core.intent import Intent
@@ -386,7 +386,7 @@ def _was_recovered(decision: IntentDecision) -> bool:
     return any(step.event == RECOVERED for step in decision.steps)
 
 
-def _understood(answer: object, intent: Intent) -> Found:
+def _understood(answer: object, intent: Intent) -> ReconcileResult:
     """What ``reconcile`` answered, checked for its form: what is stored of it is sent with every later answer."""
     match answer:
         case ("COMMITTED", named):

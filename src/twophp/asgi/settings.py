@@ -39,8 +39,9 @@ Prevalidate: TypeAlias = Callable[[Head, bytes], Awaitable[None] | None]
 LateConfirmGuard: TypeAlias = Callable[[Head, Intent], bool | Awaitable[bool]]
 """Asks a confirm that comes within the grace for more than its ids; only ``True`` lets it in (A-24)."""
 Reconciled: TypeAlias = Literal["COMMITTED", "NOT_DONE", "UNKNOWN"]
-Found: TypeAlias = tuple[Reconciled, str | None]
-Reconcile: TypeAlias = Callable[[Intent], Found | Awaitable[Found]]
+ReconcileResult: TypeAlias = tuple[Reconciled, str | None]
+"""What ``reconcile`` answers: how the execution ended, and after COMMITTED the id of the resource, if there is one."""
+Reconcile: TypeAlias = Callable[[Intent], ReconcileResult | Awaitable[ReconcileResult]]
 """Asks the business side how a crashed execution ended, and for the resource's id (A-34)."""
 
 
