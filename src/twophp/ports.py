@@ -7,7 +7,7 @@ so there is no check-then-set race to get wrong. A refusal is simply a change th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
@@ -264,6 +264,60 @@ class Heralds(Protocol):
 
     async def news_of(self, correlation_id: str, longest_s: float) -> None:
         """Wait until the intent with this server id may have ended, and no longer than ``longest_s``."""
+        ...
+
+
+class OwnTransaction(Protocol):
+    """A transaction of the application's own in this store's database, in which one intent may be settled (ADR 44).
+
+    ``begin``, ``flush`` and ``undo`` run where the handler runs. Of a blocking connection none of them ever waits, and
+    ``run`` runs them without an event loop. ``settle`` and ``roll_back`` run on the store's loop, whatever it is.
+    """
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether its connection blocks the thread that uses it."""
+        ...
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run ``begin``, ``flush`` or ``undo`` of a blocking connection."""
+        ...
+
+    async def begin(self) -> Any:
+        """Begin, and return what the handler works with. Raises ConfigError if it cannot settle in this store."""
+        ...
+
+    async def flush(self) -> None:
+        """The handler's block has ended: send what its library has kept back. Nothing is committed."""
+        ...
+
+    async def undo(self) -> None:
+        """The handler's block has ended badly: roll back."""
+        ...
+
+    async def settle(self, command: Command) -> Any:
+        """Decide the command inside, and commit; return its answer. If it changes nothing, everything is rolled back.
+
+        Raises StoreUnavailable if the store cannot be used now, and CommitUnknown if it is unknown what is durable: the
+        same call may be made again, and finds out. Any other error says that everything was rolled back, but for
+        ``NOT_IN_TRANSACTION``: somebody else has ended the transaction, and it is unknown how.
+        """
+        ...
+
+    async def roll_back(self) -> None:
+        """Roll back, unless it is over already. Never raises."""
+        ...
+
+
+NOT_IN_TRANSACTION: Final = "not_in_transaction"
+
+
+@runtime_checkable
+class JoinsTransactions(Protocol):
+    """A store that can settle an intent in a transaction of the application's."""
+
+    def own_transaction(self, source: object) -> OwnTransaction:
+        """A transaction that is yet to begin. Raises ConfigError if nobody knows how to get one from ``source``."""
         ...
 
 

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from twophp.core.errors import OUTCOME_INDETERMINATE
+from twophp.ports import NOT_IN_TRANSACTION
 
 SRC = Path(__file__).parents[2] / "src" / "twophp"
 
@@ -16,7 +17,7 @@ TABLES = {"PROBLEMS", "UNRESOLVED"}
 """Dictionaries whose keys are codes."""
 FIRST = {"ApiProblem", "Refuse", "_check", "_failed", "_say", "_unresolved", "problem", "refused"}
 """Callables whose first argument is a code."""
-SHARED = {"OUTCOME_INDETERMINATE": OUTCOME_INDETERMINATE}
+SHARED = {"OUTCOME_INDETERMINATE": OUTCOME_INDETERMINATE, "NOT_IN_TRANSACTION": NOT_IN_TRANSACTION}
 """Constants that other modules import."""
 NO_CODES = ("delivery/egress", "stores/sqlite/surface.py", "stores/postgres_surface.py", "registrar/memory_bench.py")
 """Where they are other functions: of the gate, whose argument is a reason, or of a probe."""

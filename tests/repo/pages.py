@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,14 +55,17 @@ def has_session(markdown: str) -> bool:
     return any(block.language == "sh" for block in blocks(markdown))
 
 
-def run(markdown: str, folder: Path) -> None:
-    """Work through a page in a folder, which begins with an environment in ``.venv``. Raises PageError."""
+def run(markdown: str, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+    """Work through a page in a folder, which begins with an environment in ``.venv``. Raises PageError.
+
+    ``environ`` is what a reader has set.
+    """
     for port in sorted(set(PORT.findall(markdown))):
         markdown = re.sub(rf"(?<=[: ]){port}\b", str(_free_port()), markdown)
     parts = blocks(markdown)
     (folder / ".venv").symlink_to(sys.prefix)
     script = "\n".join(["set -eo pipefail", *(_shell(number, block) for number, block in enumerate(parts))])
-    code, output = _session(script, folder)
+    code, output = _session(script, folder, environ or {})
     if code:
         why = f"ended with {code}" if code > 0 else f"were not done after {TIME_LIMIT_S} s"
         raise PageError(f"the page's commands {why}:\n{output}")
@@ -95,7 +99,7 @@ def _compare(expected: str, printed: str) -> None:
         raise PageError(f"the page shows:\n{expected}\nand what was printed is:\n{printed}")
 
 
-def _session(script: str, folder: Path) -> tuple[int, str]:
+def _session(script: str, folder: Path, environ: Mapping[str, str]) -> tuple[int, str]:
     """Run a script in a process group of its own, and end the group with it."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("TWOPHP_")}
     paths = [str(Path(__file__).parents[2] / "src"), *filter(None, [ours.get("PYTHONPATH")])]
@@ -104,7 +108,7 @@ def _session(script: str, folder: Path) -> tuple[int, str]:
         shell = subprocess.Popen(  # noqa: S603 - our own pages
             ["/bin/bash", "-c", script],
             cwd=folder,
-            env={**ours, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"},
+            env={**ours, **environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

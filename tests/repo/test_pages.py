@@ -27,8 +27,10 @@ def tools() -> None:
 
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: str(page.relative_to(docs.ROOT)))
-def test_a_reader_can_work_through(page: Path, tmp_path: Path) -> None:
-    pages.run(page.read_text(encoding="utf-8"), tmp_path)
+def test_a_reader_can_work_through(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    text = page.read_text(encoding="utf-8")
+    needs_database = "$DATABASE_URL" in text
+    pages.run(text, tmp_path, {"DATABASE_URL": request.getfixturevalue("postgres_url")} if needs_database else {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(docs.ROOT)))

@@ -114,7 +114,7 @@ class Runs:
         except StoreError as error:
             if execution.said is None and execution.raised is None:
                 raise NotRegistered from error  # Not begun, so the application can still serve it.
-            if execution.running.statements:  # The business rows were to be written with the outcome, and are not.
+            if execution.running.has_rows:  # The business rows were to be written with the outcome, and are not.
                 raise not_settled() from error
             self._conditions.known(
                 logging.ERROR, "the outcome of a plain request is not recorded yet", error=error, intent=intent

@@ -35,7 +35,7 @@ from twophp.engine.obligations.retention import INTERVAL_S as RETENTION_INTERVAL
 from twophp.engine.running import Answered, Settled, Work
 from twophp.observability.conditions import Conditions, ids_of, named
 from twophp.observability.observe import SILENT, Observer, Publishing, observed_by
-from twophp.ports import MintId, Vault, WholeStore
+from twophp.ports import JoinsTransactions, MintId, Vault, WholeStore
 from twophp.shipping.shipper import Shipper
 from twophp.storing.bites import MOST_LEFT
 from twophp.storing.retention import purge
@@ -143,6 +143,7 @@ class Server:
             max_result_bytes=settings.max_result_bytes,
             replay_wait_ms=settings.replay_wait_ms,
             obligations=self.obligations,
+            join=store.own_transaction if isinstance(store, JoinsTransactions) else None,
         )
         self._conditions = Conditions(log)
         self.requests = InFlight()

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, overload
 from uuid import UUID
 
 from twophp.core.errors import ConfigError, Refused
 from twophp.core.intent import Intent, Mode
+from twophp.engine.own import OwnScope
 from twophp.observability.conditions import ids_of, named
-from twophp.ports import Statement
+from twophp.ports import OwnTransaction, Statement
 from twophp.storing.statements import refuse_reading
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ log: Final = logging.getLogger("twophp.execution")
 
 Bind: TypeAlias = "Callable[[Intent], BoundObligations]"
 TryOut: TypeAlias = Callable[[Intent, tuple[Statement, ...]], Coroutine[Any, Any, None]]
-Trial: TypeAlias = tuple[asyncio.AbstractEventLoop, TryOut]
-"""The loop that a store belongs to, and what runs statements there and undoes them."""
+Join: TypeAlias = Callable[[object], OwnTransaction]
+Trial: TypeAlias = tuple[asyncio.AbstractEventLoop, TryOut, Join | None]
+"""The loop that a store belongs to, what runs statements there and undoes them, and how it joins a transaction."""
 
 _binding: Final = threading.Lock()
 
@@ -105,6 +107,8 @@ class RunningIntent:
     transaction_reference: str | None = None
     has_answered = False  # What it has answered counts on the rows of every block that is still open.
     is_broken = False  # Such a block ended badly: there are no rows, so there must be no success either.
+    own: OwnTransaction | None = None  # The application's, whose block has ended well: it settles the intent (ADR 44).
+    _has_own_block = False
     _bound: BoundObligations | None = None  # Made when the handler first asks for it.
     _is_closed = False
     _open_blocks = 0
@@ -173,6 +177,7 @@ class RunningIntent:
                 self._bound is not None
                 or self.statements
                 or self._open_blocks
+                or self.own is not None
                 or self.is_broken
                 or self.transaction_reference is not None
             )
@@ -189,8 +194,25 @@ class RunningIntent:
     def _close(self) -> None:
         self._bind, self._is_closed, self._all_left = None, True, None
 
-    def transaction(self) -> _Scope:
-        """Settle business rows together with the intent. Needs a store that runs SQL."""
+    @property
+    def has_rows(self) -> bool:
+        """Whether business rows are to become durable with the intent."""
+        return bool(self.statements) or self.own is not None
+
+    @overload
+    def transaction(self) -> _Scope: ...
+    @overload
+    def transaction(self, source: object) -> OwnScope: ...
+    def transaction(self, source: object = None) -> _Scope | OwnScope:
+        """Settle business rows together with the intent. Needs a store that runs SQL.
+
+        Without an argument statements are gathered. ``source`` is where the application has its connections: an engine
+        or sessionmaker of SQLAlchemy, a pool of psycopg or asyncpg, Django's connection. Then the block works with a
+        live session or connection of that library, and what it writes is committed when the handler has answered.
+        """
+        if source is not None:
+            self._refuse_if_fenced()
+            return OwnScope(self, self._joined(source), None if self._trial is None else self._trial[0])
         if not self._takes_statements:
             message = "this store cannot run business statements in the settling commit; use SQLite"
             raise ConfigError(message, code="no_transactions")
@@ -205,13 +227,27 @@ class RunningIntent:
         if self._is_fenced:
             raise Refused("another process has taken the intent over", code="intent_not_running")
 
-    def entered(self) -> None:
+    def _joined(self, source: object) -> OwnTransaction:
+        join = None if self._trial is None else self._trial[2]
+        if join is None:
+            message = (
+                "this store cannot settle in a transaction of yours (a file of SQLite takes one SQLite library in a"
+                " process): use intent.transaction() without an argument, or a ledger in PostgreSQL"
+            )
+            raise ConfigError(message, code="no_own_transaction")
+        return join(source)
+
+    def entered(self, *, own: bool = False) -> None:
         """A transaction's block has begun: the outcome waits for its rows."""
         self._refuse_if_fenced()
         with _binding:
             if self._is_closed:
                 raise _too_late()
+            if self._has_own_block or self.own is not None or (own and (self._open_blocks or self.statements)):
+                message = "an intent has one transaction of yours, in one block, and no other rows beside it"
+                raise Refused(message, code="transaction_open")
             self._open_blocks += 1
+            self._has_own_block = own
 
     async def try_out(self, statements: Sequence[Statement]) -> None:
         """Raise what refuses these statements after those of earlier blocks, or that the intent was taken over."""
@@ -230,14 +266,16 @@ class RunningIntent:
         tried = self._trial[1](self._intent, (*self.statements, *statements))
         asyncio.run_coroutine_threadsafe(tried, self._trial[0]).result()
 
-    def left(self, statements: list[Statement], *, well: bool) -> None:
+    def left(self, statements: list[Statement], *, well: bool, own: OwnTransaction | None = None) -> None:
         """A transaction's block has ended. One that ends after the intent was settled says so: its rows are lost."""
         with _binding:
             self._open_blocks -= 1
-            if well and statements and self._is_closed:
+            self._has_own_block = False
+            if well and (statements or own is not None) and self._is_closed:
                 raise _too_late()
             if well:
                 self.statements.extend(statements)
+                self.own = own
             elif self.has_answered:
                 self.is_broken = True
             all_left = None if self._open_blocks else self._all_left

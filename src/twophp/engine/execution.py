@@ -22,7 +22,7 @@ from twophp.core.intent_commands import Settle
 from twophp.core.machine import Refuse
 from twophp.core.outcome import has_succeeded
 from twophp.core.phase import FENCE_LOST, IntentDecision
-from twophp.engine.current import RunningIntent, Trial, make_current
+from twophp.engine.current import Join, RunningIntent, Trial, make_current
 from twophp.engine.exchange import (
     StoredRequest,
     StoredResponse,
@@ -70,6 +70,7 @@ class Executions:
         max_result_bytes: int,
         replay_wait_ms: int | None = None,
         obligations: Obligations | None = None,
+        join: Join | None = None,
     ) -> None:
         self._conditions = Conditions(log)
         self._persistence = Persistence(self._conditions, policy_of, replay_wait_ms)
@@ -98,6 +99,7 @@ class Executions:
         self._all_crossed: asyncio.Future[None] | None = None  # ``drain`` waits for the last of them.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._trial: Trial | None = None
+        self._join = join
         self._running: dict[str, Execution] = {}  # By server correlation id, until it is settled.
         self._asked_about: dict[str, Intent] = {}
         self._executing: set[Execution] = set()  # Until its handler has returned. The loop keeps only weak references.
@@ -113,7 +115,7 @@ class Executions:
         key = intent.server_correlation_id  # The provisional id as well: a client without another polls by it.
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._trial = loop, (loop, self._try_out)
+            self._loop, self._trial = loop, (loop, self._try_out, self._join)
         running = RunningIntent(
             intent,
             provisional_resource_id=key,
@@ -400,6 +402,8 @@ class Executions:
         key = execution.intent.server_correlation_id
         if self._running.get(key) is execution:  # Not if another execution in this process has taken the intent over.
             del self._running[key]
+        if error is not None and execution.running.own is not None:
+            self.spawn(execution.running.own.roll_back())
         if isinstance(error, Exception):
             told = (named(execution.intent), error)
             log.error("an intent could not be settled and is left to recovery (%s): %s", *told)

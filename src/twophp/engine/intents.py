@@ -42,7 +42,7 @@ from twophp.kernel.intents import (
     key_of,
 )
 from twophp.observability.observe import SILENT, Observer
-from twophp.ports import Admission, Heralds, Part, Statement, Store, Then, Vault
+from twophp.ports import Admission, Heralds, OwnTransaction, Part, Statement, Store, Then, Vault
 from twophp.storing.reopening import found, transacted
 
 log: Final = logging.getLogger("twophp.engine")
@@ -127,10 +127,12 @@ class Intents:
         *,
         statements: tuple[Statement, ...] = (),
         also: SettleParticipant | None = None,
+        own: OwnTransaction | None = None,
     ) -> Answered:
         """Write the outcome and the answer that every replay will get, guarded by the fence.
 
         ``statements`` go with it, and so does what ``also`` decides, such as the obligations that the handler reserved.
+        With ``own`` it becomes durable in that transaction.
         """
         sealed = self._vault.seal(response, context=intent_seal_context(self._writer.source, intent, "response"))
         keys: tuple[Key, ...] = (key_of(intent),)
@@ -139,9 +141,13 @@ class Intents:
         if also is not None:
             keys = (*keys, *also.keys)
         seals: Seals = {"response": sealed}
-        return self._decide(
-            DecideIntent(keys, command, policy, self._writer, seals, None, self._follow, statements, also)
-        )
+        asked = DecideIntent(keys, command, policy, self._writer, seals, None, self._follow, statements, also)
+        return self._decide(asked) if own is None else self._decide_in(own, asked)
+
+    async def _decide_in(self, own: OwnTransaction, asked: DecideIntent) -> IntentDecision:
+        decision: IntentDecision = await own.settle(asked)
+        self.observed(decision)
+        return decision
 
     def confirm_then(self, command: Confirm, policy: Policy | PolicyOf, then: Then) -> None:
         """As ``confirm``; the flush calls ``then`` (``Store.submit``). After an error the caller may ask ``again``."""

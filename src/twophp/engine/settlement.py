@@ -27,7 +27,7 @@ from twophp.engine.persistence import AWAY, Persistence
 from twophp.engine.running import Execution, NameResource, Settled, Work
 from twophp.kernel.intents import PolicyOf
 from twophp.observability.conditions import ids_of, named
-from twophp.ports import Statement
+from twophp.ports import NOT_IN_TRANSACTION, OwnTransaction, Statement
 
 log: Final = logging.getLogger("twophp.execution")
 
@@ -92,14 +92,17 @@ class Settlement:
         except AWAY:
             raise
         except StoreError as error:
-            if not work.running.statements:
+            if not work.running.has_rows:
                 raise
             # The business rows were refused, and with them the commit: nothing happened, and that is the outcome.
             message = "the business statements of %s were refused (%s): %s"
             log.warning(message, intent.service_endpoint, named(intent), error, extra=ids_of(intent))
             work.running.statements.clear()
-            # The statements passed at the end of their block, so a constraint means that another writer was quicker.
+            # The statements passed at the end of their block, so a constraint means that another writer was quicker, or
+            # that the database has deferred it.
             response = self._conflict if isinstance(error, ConstraintViolation) else self._failed
+            if error.code == NOT_IN_TRANSACTION and work.running.own is not None:
+                response = self._indeterminate  # The handler has ended it itself, and perhaps by a COMMIT.
             return await self._write(execution, work, response, held)
         except ObligationError as error:  # One of them is overdue, or was rolled back: nothing happened, as above.
             message = "an obligation of %s cannot be committed (%s): %s"
@@ -112,7 +115,7 @@ class Settlement:
             where = intent.service_endpoint
             log.exception("the outcome of %s cannot be written (%s)", where, named(intent), extra=ids_of(intent))
             # What went through the store did not happen. What else a handler did that answered is unknown.
-            is_known = has_failed(response.status) or work.running.statements or held or self.leaves_no_trace(intent)
+            is_known = has_failed(response.status) or work.running.has_rows or held or self.leaves_no_trace(intent)
             return await self._write(execution, work, self._failed if is_known else self._indeterminate, held)
 
     async def _held(self, execution: Execution, bound: BoundObligations) -> Held:
@@ -132,8 +135,12 @@ class Settlement:
             indeterminate=response is self._indeterminate,
         )
         statements = tuple(work.running.statements) if succeeded else ()
+        own = work.running.own
+        if own is not None and not succeeded:
+            await own.roll_back()
+            own = None
         kept = bounded(storable(response), self._max_result_bytes)
-        attempt = partial(self._attempt, intent, settle, encode(kept), self._policy_of(intent), statements, held)
+        attempt = partial(self._attempt, intent, settle, encode(kept), self._policy_of(intent), statements, held, own)
         try:
             decision = await attempt()
         except AWAY as error:
@@ -155,9 +162,12 @@ class Settlement:
         policy: Policy,
         statements: tuple[Statement, ...],
         held: Held,
+        own: OwnTransaction | None,
     ) -> IntentDecision:
         also = await self._together(held, intent, succeeded=settle.succeeded) if held else None
-        decision = await self._intents.settle(intent, settle, response, policy, statements=statements, also=also)
+        decision = await self._intents.settle(
+            intent, settle, response, policy, statements=statements, also=also, own=own
+        )
         if also is not None and self._obligations is not None and decision.changed:
             self._obligations.tell(also.decisions)
         return decision

@@ -21,7 +21,7 @@ from twophp.core.records import JournalEvent, Key
 from twophp.kernel.apply import Applied, Failure, Operations, Outcome, Snapshot, apply
 from twophp.kernel.journal import Writer, new_link
 from twophp.kernel.overlay import Slot, Slots
-from twophp.ports import Command, Purge
+from twophp.ports import NOT_IN_TRANSACTION, Command, Purge
 from twophp.ports import Statement as Extra
 from twophp.stores.chains import Chain
 from twophp.stores.postgres.driver import (
@@ -65,7 +65,6 @@ _MARKS: Final = tuple(
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Sealed bytes in one batch: all of it is one message, and twice in memory."""
 _NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
-NOT_IN_TRANSACTION: Final = "not_in_transaction"
 _NOT_IN_TRANSACTION: Final = "a statement may not end the transaction or reach beyond it"
 _NOT_AS_READ: Final = "what is not there, or has changed, cannot change"
 # What would end the transaction or reach beyond it. The driver prepares a statement, so there is but one in a text.

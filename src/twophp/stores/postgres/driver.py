@@ -57,7 +57,7 @@ _SETTINGS: Final = {
 _AWAY: Final = ("08", "53", "57", "58", "XX")
 """Classes of SQLSTATE that say how the server is: its connections, its resources, its operator, its files, itself."""
 _READ_ONLY: Final = "25006"
-_CANCELED: Final = "57014"  # One statement was ended, by somebody or by a time limit. The server is well.
+CANCELED: Final = "57014"  # One statement was ended, by somebody or by a time limit. The server is well.
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
@@ -137,13 +137,17 @@ def is_outage(error: BaseException) -> bool:
     """Whether the database serves nobody now. Any other error is about what was asked of it."""
     if not isinstance(error, asyncpg.PostgresError):
         return isinstance(error, UNHEARD)
-    state = str(error.sqlstate or "")
-    return state != _CANCELED and (state[:2] in _AWAY or state == _READ_ONLY)
+    return is_state_of_outage(str(error.sqlstate or ""))
+
+
+def is_state_of_outage(state: str) -> bool:
+    """The same of an SQLSTATE, whichever library it comes through."""
+    return state != CANCELED and (state[:2] in _AWAY or state == _READ_ONLY)
 
 
 def is_certain(error: Exception) -> bool:
     """Whether an error that answers COMMIT says that all of it was rolled back."""
-    return isinstance(error, asyncpg.PostgresError) and not is_outage(error) and error.sqlstate != _CANCELED
+    return isinstance(error, asyncpg.PostgresError) and not is_outage(error) and error.sqlstate != CANCELED
 
 
 def is_standby(error: Exception) -> bool:

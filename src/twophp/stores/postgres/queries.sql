@@ -202,6 +202,36 @@ DELETE FROM twophp.intent WHERE id = ANY(ARRAY(
 -- name: tell
 SELECT pg_notify($1, $2);
 
+-- A transaction of the application's own (ADR 44). ---------------------------------------------------------------------
+
+-- name: lent_target
+SELECT current_setting('transaction_read_only'), to_regclass('twophp.writer') IS NOT NULL;
+
+-- name: lent_writer
+SELECT count(*) FROM twophp.writer WHERE id = $1 AND name = $2;
+
+-- name: lent_privileges
+SELECT coalesce(string_agg(p || ' on ' || t, ', '), '') FROM (VALUES
+    ('intent', 'SELECT'), ('intent', 'UPDATE'),
+    ('obligation', 'SELECT'), ('obligation', 'UPDATE'),
+    ('job', 'SELECT'), ('job', 'INSERT'), ('job', 'UPDATE'),
+    ('seal', 'SELECT'), ('seal', 'INSERT'), ('seal', 'UPDATE'), ('seal', 'DELETE'),
+    ('budget', 'SELECT'), ('budget', 'INSERT'), ('budget', 'UPDATE'), ('budget', 'DELETE'),
+    ('quota', 'SELECT'), ('quota', 'INSERT'), ('quota', 'UPDATE'), ('quota', 'DELETE'),
+    ('link', 'INSERT'), ('writer', 'SELECT'), ('writer', 'UPDATE')
+) AS needed (t, p) WHERE NOT has_table_privilege('twophp.' || t, p);
+
+-- name: lent_begin
+-- Its number tells whether it is still the same when the intent is settled in it.
+SELECT txid_current(), CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+    THEN set_config('synchronous_commit', 'on', true) END;
+
+-- name: lent_settle
+-- As a session of ours is set up, from here to the end of the transaction: the application's statements are over.
+SELECT txid_current(), set_config('idle_in_transaction_session_timeout', '10s', true),
+    set_config('lock_timeout', '20s', true), set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+
 -- Questions. ----------------------------------------------------------------------------------------------------------
 
 -- name: read_meta

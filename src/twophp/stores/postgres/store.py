@@ -37,6 +37,7 @@ from twophp.stores.postgres import driver, opening
 from twophp.stores.postgres.batch import load
 from twophp.stores.postgres.journal import history, join, lines_after, links_after
 from twophp.stores.postgres.kinds import KIND_OF_TABLE
+from twophp.stores.postgres.lent import Lending, LentTransaction
 from twophp.stores.postgres.news import News
 from twophp.stores.postgres.questions import asked, obligations_asked
 from twophp.stores.postgres.script import Script
@@ -74,6 +75,7 @@ class PostgresStore:
         self._pool: Any = None
         self._writer: Writer | None = None
         self._news: News
+        self._lending: Lending
         self._is_pooled = False
         self._is_closed = False
         self._reopening = asyncio.Lock()
@@ -98,6 +100,7 @@ class PostgresStore:
                     await pool.close()
                 raise
         self._pool, self._writer, self._news = pool, writer, news
+        self._lending = Lending(pool, self._script, self._supply.time, news, (writer.chain.id, self._name))
 
     async def _new_writer(self, pool: Any, connection: Any, news: News) -> Writer:
         chain, at = await opening.begin_writer(connection, self._script, self._name)
@@ -147,10 +150,19 @@ class PostgresStore:
     async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
         """See ``Store.read``. Takes no lock: a commit is seen once it is durable."""
         self._opened.refuse_if_unsure()
+        slots = await self._slots(keys)
+        return [None if (slot := slots.get(key)) is None else slot.record for key in keys]
+
+    def own_transaction(self, source: object) -> LentTransaction:
+        """See ``JoinsTransactions.own_transaction``."""
+        self._opened  # noqa: B018 - it raises if there is none.
+        return LentTransaction(self._lending, source, self._slots)
+
+    async def _slots(self, keys: Sequence[Key]) -> Slots:
         slots: Slots = {}
         async with self._reading(is_one=len({key.by for key in keys}) == 1) as connection:
             await load(connection, self._script, keys, slots, locks=False)
-        return [None if (slot := slots.get(key)) is None else slot.record for key in keys]
+        return slots
 
     async def news_of(self, correlation_id: str, longest_s: float) -> None:
         """See ``Heralds.news_of``."""
