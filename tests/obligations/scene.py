@@ -13,7 +13,8 @@ import pytest
 from twophp.obligations import AuditLine, Effect, ObligationError, ObligationTracker
 from twophp.stores.testing.scene import T0, HandClock
 
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgresql")
+KEYS = "one:" + "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s="
 TIMEOUT_MS = 30_000
 GUARD_S = 30.0
 """Longer than any test runs. Only what would hang for ever meets it."""
@@ -24,10 +25,11 @@ __all__ = ["GUARD_S", "STORES", "T0", "TIMEOUT_MS", "HandClock", "Scene", "Sink"
 class Scene:
     """One store's URL and the clock of everything that opens it."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, url: str = "") -> None:
+        """``url`` is a database's on a server."""
         self.kind = kind
         self.path = folder / "effects.db"
-        self.url = "memory:" if kind == "memory" else f"sqlite:///{self.path}"
+        self.url = url or ("memory:" if kind == "memory" else f"sqlite:///{self.path}")
         self.clock = HandClock()
 
     def tracker(self, **options: Any) -> ObligationTracker:

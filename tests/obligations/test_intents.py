@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.asgi.driver import SERVER, Orders, Seen, Service, answer, serving
 from tests.delivery.outboxes import until
-from tests.obligations.scene import GUARD_S, STORES, Sink
+from tests.obligations.scene import GUARD_S, Scene, Sink
 from twophp import Policy, current_intent
 from twophp.asgi import obligation_rules
 from twophp.asgi.messages import Send
@@ -35,9 +35,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/shop.db"
+@pytest.fixture
+def store(scene: Scene) -> str:
+    return scene.url
 
 
 def doing(does: Does, status: int = 201) -> Orders:
