@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import apsw
-
+from tests.registrar.places import place_at
 from twophp.registrar import Decision, Registrar, Registration, RegistrationRequest
-from twophp.stores.sqlite.registrar import as_registrar
 
 T0 = 1_700_000_000_000
 MINUTE = 60_000
@@ -44,6 +41,7 @@ class Scene:
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         self.path = url.removeprefix("sqlite:///")
+        self.place = place_at(url)
         self.clock = HandClock()
         self.registrar = Registrar(url, clock=self.clock, **options)
 
@@ -75,26 +73,24 @@ class Scene:
 
     def effects(self, key: str = "lrk-1") -> int:
         """How many inert rows there are for a key, by the only reader that counts."""
-        if self.url == "memory:":
+        if self.place is None:
             return 0 if self.registrar.find(key) is None else 1
         return int(self.query("SELECT count(*) FROM registrar_registration WHERE logical_request_key = ?", key))
 
     def query(self, sql: str, *bindings: Any) -> Any:
-        with closing(apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-            return connection.execute(sql, bindings).get
+        assert self.place is not None
+        return self.place.query(sql, *bindings)
 
     def rows(self) -> dict[str, int]:
         return {table: self.query(f"SELECT count(*) FROM {table}") for table in TABLES}  # noqa: S608 - our names
 
     def tampering(self, *statements: str) -> None:
-        """What an attacker with the file can do: as the registrar, and without triggers."""
-        with closing(apsw.Connection(self.path)) as connection:
-            as_registrar(connection)
-            for name, kind in list(connection.execute("SELECT name, tbl_name FROM sqlite_schema WHERE type='trigger'")):
-                if kind.startswith("registrar_"):
-                    connection.execute(f"DROP TRIGGER {name}")
-            for statement in statements:
-                connection.execute(statement)
+        assert self.place is not None
+        self.place.tamper(*statements)
+
+    def elsewhere(self) -> str:
+        """Where another registrar may live, of the same kind."""
+        return {"memory": self.url, "sqlite": f"{self.url}.2"}.get(self.url.partition(":")[0], f"{self.url}_2")
 
     def close(self) -> None:
         self.registrar.close()

@@ -17,56 +17,56 @@ KILLED = -9
 
 
 @pytest.mark.req("REG-RP-06", "REG-3-01", "REG-3-08", "REG-S1", "A-96", "A-99", "T3-11")
-def test_RP_06_killed_between_insert_and_commit_nothing_is_there(filed: Scene) -> None:  # noqa: N802
-    request = filed.asks()
-    before = filed.rows()
-    assert Victim(filed, request, "before_commit").death() == KILLED
-    assert filed.rows() == before
+def test_RP_06_killed_between_insert_and_commit_nothing_is_there(durable: Scene) -> None:  # noqa: N802
+    request = durable.asks()
+    before = durable.rows()
+    assert Victim(durable, request, "before_commit").death() == KILLED
+    assert durable.rows() == before
     # Forbidden: issuing it again without recovery. Recovery says ABSENT, and then the same key is issued again.
-    resolved = filed.registrar.resolve("lrk-1")
+    resolved = durable.registrar.resolve("lrk-1")
     assert (resolved.code, resolved.state, resolved.result) == ("ABSENT", State.S0, None)
-    again = filed.registrar.register(msgspec.structs.replace(request, attempt_id="a-2"))
-    assert (again.code, filed.effects()) == ("registered", 1)
+    again = durable.registrar.register(msgspec.structs.replace(request, attempt_id="a-2"))
+    assert (again.code, durable.effects()) == ("registered", 1)
 
 
 @pytest.mark.req("REG-RP-06", "REG-3-09", "REG-S2", "A-92", "A-96")
-def test_RP_06_killed_after_the_commit_everything_is_there(filed: Scene) -> None:  # noqa: N802
-    request = filed.asks()
-    assert Victim(filed, request, "after_commit").death() == KILLED
-    assert filed.rows()["registrar_verification"] == 0
-    found = filed.registrar.find("lrk-1")
+def test_RP_06_killed_after_the_commit_everything_is_there(durable: Scene) -> None:  # noqa: N802
+    request = durable.asks()
+    assert Victim(durable, request, "after_commit").death() == KILLED
+    assert durable.rows()["registrar_verification"] == 0
+    found = durable.registrar.find("lrk-1")
     assert found is not None
     assert found.verify_status is VerifyStatus.PENDING
-    resolved = filed.registrar.resolve("lrk-1")
+    resolved = durable.registrar.resolve("lrk-1")
     assert (resolved.code, resolved.state) == ("CONSUMED", State.CLOSED)  # Verified before the caller is answered.
-    again = filed.registrar.register(msgspec.structs.replace(request, attempt_id="a-2"))
+    again = durable.registrar.register(msgspec.structs.replace(request, attempt_id="a-2"))
     assert (again.code, again.result) == ("REPLAY_ATTEMPT_NO_BYPASS", resolved.result)
-    assert filed.effects() == 1
+    assert durable.effects() == 1
 
 
 @pytest.mark.req("REG-RP-06", "REG-S1", "A-96")
-def test_after_resolve_said_absent_a_late_commit_of_the_old_attempt_loses(filed: Scene) -> None:
-    late = Victim(filed, filed.asks(), "waiting")
+def test_after_resolve_said_absent_a_late_commit_of_the_old_attempt_loses(durable: Scene) -> None:
+    late = Victim(durable, durable.asks(), "waiting")
     assert late.has_looked()
-    assert filed.registrar.resolve("lrk-1").code == "ABSENT"
+    assert durable.registrar.resolve("lrk-1").code == "ABSENT"
     late.go_on()
     decision = late.decision()
     assert (decision.code, decision.admitted, decision.state) == ("attempt_fenced", False, State.S0)
-    assert filed.effects() == 0
-    assert filed.registrar.register(filed.asks(attempt_id="a-2")).admitted
+    assert durable.effects() == 0
+    assert durable.registrar.register(durable.asks(attempt_id="a-2")).admitted
 
 
 @pytest.mark.req("REG-RP-06", "REG-S1", "A-96", "A-88")
-def test_after_resolve_and_a_new_attempt_the_old_one_reads_the_winners_result(filed: Scene) -> None:
-    request = filed.asks()
-    late = Victim(filed, request, "waiting")
+def test_after_resolve_and_a_new_attempt_the_old_one_reads_the_winners_result(durable: Scene) -> None:
+    request = durable.asks()
+    late = Victim(durable, request, "waiting")
     assert late.has_looked()
-    assert filed.registrar.resolve("lrk-1").code == "ABSENT"
-    winner = filed.registrar.register(msgspec.structs.replace(request, attempt_id="a-2"))
+    assert durable.registrar.resolve("lrk-1").code == "ABSENT"
+    winner = durable.registrar.register(msgspec.structs.replace(request, attempt_id="a-2"))
     late.go_on()
     decision = late.decision()
     assert (decision.code, decision.state, decision.result) == ("ATTEMPT_COLLISION", State.S4, winner.result)
-    assert filed.effects() == 1
+    assert durable.effects() == 1
 
 
 @pytest.mark.req("A-96")

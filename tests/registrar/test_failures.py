@@ -20,23 +20,12 @@ from twophp.registrar import Registrar, Registration, State, evaluate_surface
 from twophp.stores.sqlite.registrar import as_registrar
 
 
-def insert_again(scene: Scene, **changes: Any) -> None:
-    """Insert the consume row once more, changed, as a registrar without any rules would."""
-    with closing(apsw.Connection(scene.path)) as connection:
-        as_registrar(connection)
-        names = [row[1] for row in connection.execute("PRAGMA table_info(registrar_consumed)")]
-        row = dict(zip(names, next(connection.execute("SELECT * FROM registrar_consumed")), strict=True))
-        values = {**row, "id": None, **changes}
-        statement = f"INSERT INTO registrar_consumed VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - our names
-        connection.execute(statement, [*values.values()])
-
-
 def refuses_again(scene: Scene, **changes: Any) -> bool:
     """Whether the database refuses; memory has no other way in than the store's, which the rules' tests show."""
-    if scene.url == "memory:":
+    if scene.place is None:
         return True
-    with pytest.raises(apsw.ConstraintError, match="UNIQUE"):
-        insert_again(scene, **changes)
+    with scene.place.refusing_twice():
+        scene.place.insert_again(changes)
     return scene.effects() == 1
 
 
@@ -137,7 +126,7 @@ def test_RP_05_an_exact_retry_returns_the_durable_prior_result(scene: Scene) -> 
 
 @pytest.mark.req("REG-RP-07", "REG-S3", "REG-3-12", "REG-3-13", "REG-3-14", "REG-3-15", "A-98")
 def test_RP_07_after_a_failed_verification_compensation_is_all_there_is(scene: Scene) -> None:  # noqa: N802
-    rejecting = Scene(scene.url if scene.url == "memory:" else f"{scene.url}.2", verifier=lambda _row: False)
+    rejecting = Scene(scene.elsewhere(), verifier=lambda _row: False)
     with closing(rejecting):
         rejecting.registrar.open_gate("board-7")
         request = rejecting.asks()
@@ -194,9 +183,10 @@ def test_RP_10_an_attempt_ledger_is_no_replay_store(filed: Scene) -> None:  # no
 
 
 @pytest.mark.req("REG-1-01", "REG-1-02", "REG-1-05", "REG-1-12", "A-85", "A-86", "A-91")
-def test_the_database_refuses_a_second_row_on_each_axis_by_itself(filed: Scene) -> None:
+def test_the_database_refuses_a_second_row_on_each_axis_by_itself(durable: Scene) -> None:
     """A row that changes all but one axis is refused for that one; a row that changes all is let in."""
-    filed.registered()
+    durable.registered()
+    assert durable.place is not None
     axes: dict[str, dict[str, str]] = {
         "key": {"logical_request_key": "k"},
         "replay": {"replay_key": "r"},
@@ -205,6 +195,6 @@ def test_the_database_refuses_a_second_row_on_each_axis_by_itself(filed: Scene) 
     }
     for left in axes:
         changes = {name: value for axis, part in axes.items() if axis != left for name, value in part.items()}
-        with pytest.raises(apsw.ConstraintError, match="UNIQUE"):
-            insert_again(filed, **changes)
-    insert_again(filed, **{name: value for part in axes.values() for name, value in part.items()})
+        with durable.place.refusing_twice():
+            durable.place.insert_again(changes)
+    durable.place.insert_again({name: value for part in axes.values() for name, value in part.items()})

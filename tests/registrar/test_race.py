@@ -7,15 +7,16 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import apsw
 import msgspec
 import pytest
 
 from tests.registrar.scene import Scene
-from twophp.registrar import AsyncRegistrar, Decision, RegistrationRequest, State
+from tests.stores.schemas import Schema
+from twophp.registrar import AsyncRegistrar, Decision, Registrar, RegistrationRequest, State
 
 ROOT = Path(__file__).parents[2]
 THREADS = 32
@@ -26,7 +27,7 @@ class Victim:
     """An attempt in another process."""
 
     def __init__(self, scene: Scene, request: RegistrationRequest, when: str) -> None:
-        command = [sys.executable, "-m", "tests.registrar.victim", scene.path]
+        command = [sys.executable, "-m", "tests.registrar.victim", scene.url]
         command += [msgspec.json.encode(request).decode(), when]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(  # noqa: S603
@@ -73,11 +74,11 @@ def one_winner(decisions: list[Decision]) -> None:
 
 @pytest.mark.req("REG-RP-09", "REG-S4", "REG-3-07", "A-88", "T3-9")
 @pytest.mark.parametrize("own_nonces", [False, True])
-def test_RP_09_of_many_threads_one_wins(filed: Scene, own_nonces: bool) -> None:  # noqa: N802
+def test_RP_09_of_many_threads_one_wins(durable: Scene, own_nonces: bool) -> None:  # noqa: N802
     """The write lock is held until all of them have called: no thread is late by chance."""
-    asked = requests(filed, THREADS, own_nonces=own_nonces)
+    asked = requests(durable, THREADS, own_nonces=own_nonces)
     called = threading.Semaphore(0)
-    crowds = filed.registrar._registrar._crowds
+    crowds = durable.registrar._registrar._crowds
     join = crowds.join
 
     def joining(key: str) -> Any:
@@ -86,40 +87,61 @@ def test_RP_09_of_many_threads_one_wins(filed: Scene, own_nonces: bool) -> None:
         return crowd
 
     crowds.join = joining  # type: ignore[method-assign]
-    holder = apsw.Connection(filed.path)
-    holder.execute("BEGIN IMMEDIATE")
+    assert durable.place is not None
     with ThreadPoolExecutor(THREADS) as threads:
-        answers = [threads.submit(filed.registrar.register, request) for request in asked]
-        for _ in asked:
-            called.acquire()
-        holder.execute("ROLLBACK")
+        with durable.place.hold():
+            answers = [threads.submit(durable.registrar.register, request) for request in asked]
+            for _ in asked:
+                called.acquire()
         decisions = [answer.result() for answer in answers]
-    holder.close()
     one_winner(decisions)
     # Forbidden: both commit.
-    rows = filed.rows()
+    rows = durable.rows()
     assert [rows[t] for t in ("registrar_consumed", "registrar_registration", "registrar_nonce_use")] == [1, 1, 1]
-    assert sorted(filed.registrar.attempts("lrk-1")) == sorted(request.attempt_id for request in asked)
+    assert sorted(durable.registrar.attempts("lrk-1")) == sorted(request.attempt_id for request in asked)
 
 
 @pytest.mark.req("REG-RP-09", "REG-S4", "REG-3-07", "A-88", "T3-9")
-def test_RP_09_of_many_processes_one_wins(filed: Scene) -> None:  # noqa: N802
-    victims = [Victim(filed, request, "waiting") for request in requests(filed, PROCESSES, own_nonces=True)]
+def test_RP_09_of_many_processes_one_wins(durable: Scene) -> None:  # noqa: N802
+    victims = [Victim(durable, request, "waiting") for request in requests(durable, PROCESSES, own_nonces=True)]
     assert all(victim.has_looked() for victim in victims)
     for victim in victims:
         victim.go_on()
     one_winner([victim.decision() for victim in victims])
-    assert filed.effects() == 1
+    assert durable.effects() == 1
 
 
 @pytest.mark.req("REG-RP-09", "A-88", "T3-9")
-def test_RP_09_a_loser_with_another_binding_learns_nothing(filed: Scene) -> None:  # noqa: N802
-    late = Victim(filed, filed.asks(attempt_id="a-2", run_id="run-2"), "waiting")
+def test_RP_09_a_loser_with_another_binding_learns_nothing(durable: Scene) -> None:  # noqa: N802
+    late = Victim(durable, durable.asks(attempt_id="a-2", run_id="run-2"), "waiting")
     assert late.has_looked()
-    filed.registered()
+    durable.registered()
     late.go_on()
     decision = late.decision()
     assert (decision.code, decision.row, decision.result) == ("REPLAY_DUPLICATE", "T3-9", None)
+
+
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE ?"
+
+
+@pytest.mark.req("A-96", "REG-S1")
+def test_resolve_waits_for_an_attempt_that_has_begun_to_write(schema: Schema) -> None:
+    """Neither has a row that the other could lock: the key itself is locked. Else resolve would say ABSENT."""
+    with closing(Scene(schema.url)) as scene, Registrar(schema.url, clock=scene.clock) as other:
+        scene.registrar.open_gate("board-7")
+        request = scene.asks()
+        place = scene.place
+        assert place is not None
+        with ThreadPoolExecutor(2) as threads:
+            with place.hold():
+                attempt = threads.submit(scene.registrar.register, request)
+                while not place.query(WAITS, f"%{schema.name}.registrar_consumed%"):
+                    pass
+                resolved = threads.submit(other.resolve, "lrk-1")
+                while not place.query(WAITS, "%pg_advisory_xact_lock%"):
+                    assert not resolved.done(), "it answered beside an attempt that is under way"
+            assert attempt.result().admitted
+            assert resolved.result().code == "CONSUMED"
 
 
 def test_threads_with_keys_of_their_own_all_win(scene: Scene) -> None:

@@ -128,27 +128,27 @@ def test_a_store_that_is_not_the_registrars_cannot_write_its_rows(tmp_path: Path
 
 
 @pytest.mark.req("REG-4-07", "REG-4-03")
-def test_a_consume_row_that_disappears_is_called_by_its_name(filed: Scene) -> None:
-    request, _ = filed.registered()
-    filed.tampering("PRAGMA foreign_keys = OFF", "DELETE FROM registrar_consumed")
-    for act in (lambda: filed.registrar.resolve("lrk-1"), filed.registrar.check):
+def test_a_consume_row_that_disappears_is_called_by_its_name(durable: Scene) -> None:
+    request, _ = durable.registered()
+    durable.tampering("DELETE FROM registrar_consumed")
+    for act in (lambda: durable.registrar.resolve("lrk-1"), durable.registrar.check):
         with pytest.raises(Refused) as caught:
             act()
         assert caught.value.code == "CONSUMED_STATE_ERASED_BY_STALE_REQUEST"
     with pytest.raises(Refused, match="lrk-1"):
-        Registrar(filed.url)
+        Registrar(durable.url)
     with pytest.raises(Refused):
-        filed.registrar.register(request)
-    assert filed.query("SELECT count(*) FROM registrar_consumed") == 0
+        durable.registrar.register(request)
+    assert durable.query("SELECT count(*) FROM registrar_consumed") == 0
 
 
 @pytest.mark.req("REG-4-07")
-def test_even_when_every_row_is_gone_the_journal_knows(filed: Scene) -> None:
-    filed.registered()
-    filed.registrar.check()
-    filed.tampering("PRAGMA foreign_keys = OFF", *(f"DELETE FROM {table}" for table in KEPT))  # noqa: S608
+def test_even_when_every_row_is_gone_the_journal_knows(durable: Scene) -> None:
+    durable.registered()
+    durable.registrar.check()
+    durable.tampering(*(f"DELETE FROM {table}" for table in KEPT))  # noqa: S608
     with pytest.raises(Refused, match="lrk-1"):
-        filed.registrar.check()
+        durable.registrar.check()
 
 
 @pytest.mark.req("REG-4-07")

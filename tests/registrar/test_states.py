@@ -76,10 +76,10 @@ def test_an_incomplete_request_is_refused_and_noted(scene: Scene, value: Any) ->
 
 
 @pytest.mark.req("REG-3-01", "REG-3-06", "REG-3-09", "REG-S2", "REG-1-01", "REG-1-09", "A-86", "A-97")
-def test_consume_row_inert_row_and_nonce_are_durable_together(filed: Scene) -> None:
-    before = filed.rows()
-    request, result = filed.registered()
-    after = filed.rows()
+def test_consume_row_inert_row_and_nonce_are_durable_together(durable: Scene) -> None:
+    before = durable.rows()
+    request, result = durable.registered()
+    after = durable.rows()
     grown = {table: after[table] - before[table] for table in KEPT}
     assert grown == {
         "registrar_nonce": 1,
@@ -90,8 +90,8 @@ def test_consume_row_inert_row_and_nonce_are_durable_together(filed: Scene) -> N
         "registrar_compensation": 0,
         "registrar_audit": 0,  # A-92: success needs no audit.
     }
-    assert filed.query("SELECT status FROM registrar_registration") == "draft"
-    with Registrar(filed.url) as reopened:
+    assert durable.query("SELECT status FROM registrar_registration") == "draft"
+    with Registrar(durable.url) as reopened:
         assert reopened.find("lrk-1") == result
         assert reopened.register(request).prior == result
 
@@ -145,13 +145,13 @@ def test_a_commit_that_fails_shows_nothing_and_sends_to_resolve(filed: Scene, er
 
 @pytest.mark.req("REG-S1", "A-93")
 @pytest.mark.parametrize("part", ["store", "audit"])
-def test_a_registrar_recovers_by_itself_from_a_commit_that_nobody_could_tell_of(filed: Scene, part: str) -> None:
+def test_a_registrar_recovers_by_itself_from_a_commit_that_nobody_could_tell_of(durable: Scene, part: str) -> None:
     """The next caller has nothing to resolve: the nonce, verdict or line was another caller's."""
-    getattr(parts(filed), part)._writer._poison = StorePoisoned("a commit failed; open it anew")
-    request = filed.asks()
-    assert filed.registrar.register(filed.asks(authorization_nonce="junk")).code == "NONCE_UNBOUND"
-    assert [line.code for line in filed.registrar.audit()] == ["NONCE_UNBOUND"]
-    assert filed.registrar.register(request).admitted
+    getattr(parts(durable), part)._writer._poison = StorePoisoned("a commit failed; open it anew")
+    request = durable.asks()
+    assert durable.registrar.register(durable.asks(authorization_nonce="junk")).code == "NONCE_UNBOUND"
+    assert [line.code for line in durable.registrar.audit()] == ["NONCE_UNBOUND"]
+    assert durable.registrar.register(request).admitted
 
 
 # The verifier.
@@ -182,7 +182,7 @@ def test_the_verifier_reads_back_once_after_the_commit_with_its_own_connection(f
 
 
 @pytest.mark.req("A-92", "REG-3-10")
-def test_an_error_of_the_verifier_leaves_pending_and_never_passes(tmp_path: Path) -> None:
+def test_an_error_of_the_verifier_leaves_pending_and_never_passes(url: str) -> None:
     moods: list[Any] = [RuntimeError("the reader is away"), SystemExit("it goes, too"), True]
 
     def moody(_row: Any) -> bool:
@@ -191,7 +191,7 @@ def test_an_error_of_the_verifier_leaves_pending_and_never_passes(tmp_path: Path
             raise mood
         return bool(mood)
 
-    with closing(Scene(sqlite_url(tmp_path), verifier=moody)) as scene:
+    with closing(Scene(url, verifier=moody)) as scene:
         scene.registrar.open_gate("board-7")
         request = scene.asks()
         first = scene.registrar.register(request)
@@ -204,8 +204,8 @@ def test_an_error_of_the_verifier_leaves_pending_and_never_passes(tmp_path: Path
 
 
 @pytest.mark.req("A-92", "REG-S3", "REG-3-12")
-def test_what_has_no_verdict_is_verified_at_start_up(tmp_path: Path) -> None:
-    with closing(Scene(sqlite_url(tmp_path), verifier=lambda _row: 1 / 0 > 0)) as scene:  # It can only raise.
+def test_what_has_no_verdict_is_verified_at_start_up(url: str) -> None:
+    with closing(Scene(url, verifier=lambda _row: 1 / 0 > 0)) as scene:  # It can only raise.
         scene.registrar.open_gate("board-7")
         for n in (1, 2):
             scene.registrar.register(scene.asks(logical_request_key=f"lrk-{n}", run_id=f"run-{n}"))
@@ -213,7 +213,7 @@ def test_what_has_no_verdict_is_verified_at_start_up(tmp_path: Path) -> None:
         scene.tampering("UPDATE registrar_registration SET replay_key = 'forged' WHERE logical_request_key = 'lrk-2'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("twophp.registrar.flow.examine_own", _never_fit)
-        with Registrar(sqlite_url(tmp_path)) as reopened:
+        with Registrar(url) as reopened:
             found = {n: reopened.find(f"lrk-{n}") for n in (1, 2)}
     assert {n: row.verify_status for n, row in found.items() if row} == {1: VerifyStatus.PASS, 2: VerifyStatus.FAIL}
 
@@ -224,8 +224,8 @@ async def _never_fit(_parts: Any, table: str) -> Any:
 
 
 @pytest.mark.req("A-98", "REG-3-14", "REG-3-15")
-def test_compensation_takes_its_own_nonce_and_happens_once(tmp_path: Path) -> None:
-    with closing(Scene(sqlite_url(tmp_path), verifier=lambda _row: False)) as scene:
+def test_compensation_takes_its_own_nonce_and_happens_once(url: str) -> None:
+    with closing(Scene(url, verifier=lambda _row: False)) as scene:
         scene.registrar.open_gate("board-7")
         request = scene.asks()
         scene.registrar.register(request)
@@ -283,7 +283,7 @@ def test_a_refusal_that_cannot_be_noted_fails_the_call(filed: Scene) -> None:
         connection.execute("CREATE TRIGGER full BEFORE INSERT ON registrar_audit BEGIN SELECT raise(ABORT, 'no'); END")
     # The schema changed, so the surface is proven anew, and its audit cannot be written: hold, before anything else.
     assert filed.registrar.register(filed.asks(authorization_nonce="junk")).code == "REGISTRATION_HOLD"
-    filed.registrar._registrar._proven_schema = parts(filed).witness.schema()
+    filed.registrar._registrar._proven_schema = asyncio.run(parts(filed).witness.schema())
     filed.registrar._registrar._report = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AsyncRegistrar, "_is_fit", _fit)
@@ -301,8 +301,8 @@ async def _fit(_self: AsyncRegistrar) -> bool:
 
 
 @pytest.mark.req("REG-7-01", "REG-7-05", "REG-7-06", "A-94", "T3-0")
-def test_under_hold_every_call_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    with closing(Scene(sqlite_url(tmp_path))) as scene:
+def test_under_hold_every_call_is_refused_and_nothing_is_written(url: str) -> None:
+    with closing(Scene(url)) as scene:
         status = scene.registrar.status()
         assert (status.gate, status.registration_can_proceed) == ("REGISTRATION_HOLD", "NO")
         assert status.domain_status == "REPLAY_DOMAIN_READY_AS_CRITERIA"  # Fit alone opens nothing.
@@ -322,18 +322,18 @@ def test_under_hold_every_call_is_refused_and_nothing_is_written(tmp_path: Path)
 
 
 @pytest.mark.req("A-94", "REG-7-01", "REG-7-05")
-def test_a_surface_that_loses_its_fitness_closes_the_gate_for_everybody(filed: Scene) -> None:
-    filed.registered()
-    with Registrar(filed.url) as other:
+def test_a_surface_that_loses_its_fitness_closes_the_gate_for_everybody(durable: Scene) -> None:
+    durable.registered()
+    with Registrar(durable.url) as other:
         assert other.status().can_proceed
-        filed.tampering()  # The triggers are gone.
-        held = other.register(filed.asks(logical_request_key="lrk-2", run_id="run-2"))
+        durable.tampering()  # The triggers are gone.
+        held = other.register(durable.asks(logical_request_key="lrk-2", run_id="run-2"))
         assert (held.code, held.cause) == ("REGISTRATION_HOLD", "REPLAY_SURFACE_NOT_FIT")
         status = other.status()
         assert status.domain_status == "REPLAY_DOMAIN_FAIL_CLOSED_UNTIL_SURFACE_FIT_PROVEN"
         assert "e" in status.failed_criteria
-    assert not filed.registrar.status().can_proceed
-    assert filed.effects("lrk-2") == 0
+    assert not durable.registrar.status().can_proceed
+    assert durable.effects("lrk-2") == 0
 
 
 @pytest.mark.req("A-94")
@@ -347,9 +347,9 @@ def test_the_gate_stays_as_it_was_left_and_can_be_held(filed: Scene) -> None:
     assert events == "opened board-7; held audit under way"
 
 
-def test_an_attempt_that_began_before_the_gate_changed_loses(filed: Scene) -> None:
-    request = filed.asks()
-    opened = parts(filed)
+def test_an_attempt_that_began_before_the_gate_changed_loses(durable: Scene) -> None:
+    request = durable.asks()
+    opened = parts(durable)
     witness: Witness = opened.witness
 
     class Slow:
@@ -359,13 +359,13 @@ def test_an_attempt_that_began_before_the_gate_changed_loses(filed: Scene) -> No
         async def look(self, key: str) -> Any:
             look = await witness.look(key)
             opened.witness = witness
-            await filed.registrar._registrar.hold("for a moment")
-            await filed.registrar._registrar.open_gate("board-8")
+            await durable.registrar._registrar.hold("for a moment")
+            await durable.registrar._registrar.open_gate("board-8")
             return look
 
     opened.witness = Slow()
-    assert filed.registrar.register(request).code == "attempt_fenced"
-    assert filed.registrar.register(request).admitted
+    assert durable.registrar.register(request).code == "attempt_fenced"
+    assert durable.registrar.register(request).admitted
 
 
 # The horizon, and one rule set.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.registrar.scene import Scene, sqlite_url
-from twophp.stores.sqlite.verify import verify
+from tests.registrar.scene import Scene
 
 
 def history(scene: Scene) -> None:
@@ -19,12 +16,14 @@ def history(scene: Scene) -> None:
 
 
 def findings(scene: Scene) -> set[tuple[str, str]]:
-    return {(one.what, one.subject) for one in verify(scene.path).findings}
+    assert scene.place is not None
+    return {(one.what, one.subject) for one in scene.place.verify().findings}
 
 
-def test_what_the_registrar_wrote_holds(filed: Scene) -> None:
-    history(filed)
-    report = verify(filed.path)
+def test_what_the_registrar_wrote_holds(durable: Scene) -> None:
+    history(durable)
+    assert durable.place is not None
+    report = durable.place.verify()
     assert report.holds, report.findings
     assert report.records == 6, "two keys, two verdicts, a fence and the gate"
 
@@ -56,15 +55,15 @@ EDITS = {
 
 @pytest.mark.req("REG-4-07")
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_row_that_was_changed_behind_the_triggers_is_found(filed: Scene, edit: str) -> None:
-    history(filed)
-    filed.registrar.close()
-    filed.tampering("PRAGMA foreign_keys = OFF", "PRAGMA ignore_check_constraints = ON", edit)
-    assert EDITS[edit] in findings(filed)
+def test_a_row_that_was_changed_behind_the_triggers_is_found(durable: Scene, edit: str) -> None:
+    history(durable)
+    durable.registrar.close()
+    durable.tampering(edit)
+    assert EDITS[edit] in findings(durable)
 
 
-def test_a_compensation_that_was_changed_is_found(tmp_path: Path) -> None:
-    scene = Scene(sqlite_url(tmp_path), verifier=lambda _row: False)
+def test_a_compensation_that_was_changed_is_found(url: str) -> None:
+    scene = Scene(url, verifier=lambda _row: False)
     scene.registrar.open_gate("board-7")
     assert scene.registrar.register(scene.asks()).code == "verify_failed"
     assert scene.registrar.compensate("lrk-1", scene.nonce()).admitted
@@ -72,5 +71,5 @@ def test_a_compensation_that_was_changed_is_found(tmp_path: Path) -> None:
     assert findings(scene) == set()
     scene.tampering("UPDATE registrar_compensation SET compensated_at = 1")
     assert findings(scene) == {("record_differs", "lrk-1")}
-    scene.tampering("PRAGMA foreign_keys = OFF", "DELETE FROM registrar_compensation")
+    scene.tampering("DELETE FROM registrar_compensation")
     assert findings(scene) == {("record_missing", "lrk-1")}

@@ -1,4 +1,4 @@
-"""One attempt in a process of its own: ``python -m tests.registrar.victim DATABASE REQUEST WHEN``.
+"""One attempt in a process of its own: ``python -m tests.registrar.victim URL REQUEST WHEN``.
 
 ``WHEN`` says what happens to it: ``before_commit`` and ``after_commit`` kill it there; ``waiting`` makes it stop after
 its first look, say ``looked``, and go on when the test writes a line. The answer it got goes to stdout as JSON.
@@ -15,15 +15,17 @@ import msgspec
 
 from tests.registrar.scene import T0
 from twophp.registrar import AsyncRegistrar, Registrar, RegistrationRequest
-from twophp.stores.sqlite.writer import Writer
+from twophp.stores.postgres.writer import Writer as PostgresWriter
+from twophp.stores.sqlite.writer import Writer as SQLiteWriter
 
 
-def main(path: str, spelled: str, when: str) -> None:
+def main(url: str, spelled: str, when: str) -> None:
     request = msgspec.json.decode(spelled, type=RegistrationRequest)
-    with Registrar(f"sqlite:///{path}", clock=lambda: T0) as registrar:
+    with Registrar(url, clock=lambda: T0) as registrar:
         store: Any = registrar._registrar._opened.store
         if when == "before_commit":
-            Writer._sync = _kill  # type: ignore[method-assign,assignment]
+            SQLiteWriter._sync = _kill  # type: ignore[method-assign,assignment]
+            PostgresWriter._commit = _die  # type: ignore[method-assign,assignment]
         elif when == "after_commit":
             AsyncRegistrar._after = _die  # type: ignore[method-assign, assignment]
         elif when == "waiting":

@@ -139,7 +139,7 @@ class AsyncRegistrar:
             return await self._prove()
 
     async def _prove(self) -> SurfaceReport:
-        schema = self._witness.schema()
+        schema = await self._witness.schema()
         report = await examine_own(self._opened, self._surface)
         self._report, self._proven_schema = report, schema
         if not report.fit:
@@ -356,9 +356,9 @@ class AsyncRegistrar:
 
     async def _is_fit(self) -> bool:
         """Whether the surface is proven fit as it is: a proof holds for the schema that it was made over."""
-        if self._witness.schema() != self._proven_schema:
+        if await self._witness.schema() != self._proven_schema:
             async with self._probing:
-                if self._witness.schema() != self._proven_schema:  # No other task has proven it since.
+                if await self._witness.schema() != self._proven_schema:  # No other task has proven it since.
                     await self._prove()
         return self._report is not None and self._report.fit
 

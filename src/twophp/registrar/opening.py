@@ -12,27 +12,30 @@ from twophp.ports import Clock, WholeStore
 from twophp.registrar.witness import MemoryWitness, Witness
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite.registrar import RegistrarStore, SQLiteWitness
-from twophp.stores.urls import parse_store_url
+from twophp.stores.urls import SUPPORTED, parse_store_url
 
 OWN_SURFACE: Final = "registrar_consumed"
 OWN_AUDIT: Final = "registrar_audit"
 
 
 class Opened(msgspec.Struct, kw_only=True):
-    """The parts of an open registrar. ``path`` is empty in memory."""
+    """The parts of an open registrar, and the URL that they were opened by."""
 
     store: WholeStore
     audit: WholeStore  # A handle of its own: what it writes is no part of any transaction of ``store``.
     witness: Witness
-    path: str = ""
+    url: str
+    schema: str = ""  # In which the tables lie, where a database has several.
 
     async def close(self) -> None:
         """Close the store and every connection."""
-        self.witness.close()
         try:
-            await self.audit.close()
+            await self.witness.close()
         finally:
-            await self.store.close()
+            try:
+                await self.audit.close()
+            finally:
+                await self.store.close()
 
 
 async def open_parts(url: str, clock: Clock) -> Opened:
@@ -40,13 +43,28 @@ async def open_parts(url: str, clock: Clock) -> Opened:
     where = parse_store_url(url)
     if where.kind == "memory":
         memory = MemoryStore(clock=clock)
-        return Opened(store=memory, audit=memory, witness=MemoryWitness(memory))
+        return Opened(store=memory, audit=memory, witness=MemoryWitness(memory), url=url)
+    if where.kind == "postgresql":
+        return await _open_on_postgres(url, clock)
     if where.kind != "sqlite":
-        raise ConfigError("a registrar lives in memory: or in sqlite:///a.file", code="unknown_store")
+        raise ConfigError(f"a registrar cannot live in {where.kind}; use {SUPPORTED}", code="unknown_store")
     async with AsyncExitStack() as opened:
         store, audit = [
             await opened.enter_async_context(RegistrarStore(where.path, clock=clock)) for _part in ("store", "audit")
         ]
-        parts = Opened(store=store, audit=audit, witness=SQLiteWitness(where.path), path=where.path)
+        parts = Opened(store=store, audit=audit, witness=SQLiteWitness(where.path), url=url)
+        opened.pop_all()
+    return parts
+
+
+async def _open_on_postgres(url: str, clock: Clock) -> Opened:
+    from twophp.stores.postgres import registrar as postgres  # noqa: PLC0415 - Others need no driver.
+
+    async with AsyncExitStack() as opened:
+        store, audit = [
+            await opened.enter_async_context(postgres.RegistrarStore(url, clock=clock)) for _part in ("store", "audit")
+        ]
+        witness = await postgres.PostgresWitness.open(url, store)
+        parts = Opened(store=store, audit=audit, witness=witness, url=url, schema=witness.ledger)
         opened.pop_all()
     return parts

@@ -22,6 +22,7 @@ from twophp.stores.surfaces import Bench, NoSuchTable
 from twophp.stores.urls import parse_store_url
 
 POSTGRES: Final = ("postgresql://", "postgres://")
+SQLITE: Final = "sqlite:"
 OWN_TABLES: Final = "registrar_"
 
 T = TypeVar("T")
@@ -64,10 +65,12 @@ async def _table_names(url: str) -> list[str]:
 
 async def examine_own(parts: Opened, table: str) -> SurfaceReport:
     """The proof that a registrar stands on. It can write in its own table only: no other is fit for it."""
-    if parts.path:
-        report = await asyncio.to_thread(evaluate_surface, f"sqlite:///{parts.path}", table)
+    if parts.url.startswith(SQLITE):  # It blocks.
+        report = await asyncio.to_thread(evaluate_surface, parts.url, table)
     else:
-        report = await _evaluate("memory:", table, OWN_AUDIT)
+        own = table == OWN_SURFACE and parts.schema
+        report = await _evaluate(parts.url, f"{parts.schema}.{table}" if own else table, OWN_AUDIT)
+        report = msgspec.structs.replace(report, table=table)
     if table == OWN_SURFACE or not report.fit:
         return report
     reason = f"the registrar writes in {OWN_SURFACE} alone"
@@ -79,7 +82,7 @@ async def _evaluate(url: str, table: str, audit_table: str) -> SurfaceReport:
     try:
         bench = await _open(url, table)
         opened.append(bench)
-        audit = await _open(url, audit_table)
+        audit = await _open(url, _beside(table, audit_table))
         opened.append(audit)
         return report_surface(table, await examine(bench, await _if_there(audit)))
     except Exception as error:  # noqa: BLE001 - fail closed: no trouble at all makes a surface fit (REG-6-09).
@@ -97,6 +100,12 @@ async def _open(url: str, table: str) -> Bench:
         raise NoSuchTable("a store whose keys expire forgets what was consumed")  # A-84
     where = parse_store_url(url)
     return MemoryBench(table) if where.kind == "memory" else SQLiteBench(where.path, table)
+
+
+def _beside(table: str, audit_table: str) -> str:
+    """The audit's name: without a schema of its own it lies in the table's."""
+    schema, dot, _name = table.rpartition(".")
+    return audit_table if "." in audit_table else f"{schema}{dot}{audit_table}"
 
 
 async def _if_there(audit: Bench) -> Bench | None:

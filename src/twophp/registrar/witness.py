@@ -36,7 +36,7 @@ EVERY_LINE: Final = 1_000_000_000  # Memory runs out first.
 class Witness(Protocol):
     """An independent reader of what is committed."""
 
-    def schema(self) -> int:
+    async def schema(self) -> int:
         """A number that changes when a table or a trigger is altered."""
         ...
 
@@ -76,7 +76,7 @@ class Witness(Protocol):
         """The gate as it is."""
         ...
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection."""
         ...
 
@@ -87,7 +87,7 @@ class MemoryWitness:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    def schema(self) -> int:
+    async def schema(self) -> int:
         """There is none that could change."""
         return 0
 
@@ -159,7 +159,7 @@ class MemoryWitness:
         found: Gate | None = gate
         return found
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """There is nothing to close."""
 
     async def _get(self, *keys: Key) -> Sequence[Any]:

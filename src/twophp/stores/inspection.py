@@ -24,7 +24,7 @@ REPEATED: Final = {
     "call": ("client_correlation_id", "stage", "fence"),
 }
 # The places of a line's facts that are compared, and which of them are numbers.
-_FACTS: Final = (0, 1, 2, 3, 4, 7, 9)
+_FACTS: Final = (0, 1, 2, 3, 4, 7, 9, 5)
 
 
 class Inspection:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from twophp.core.errors import ConfigError, StoreUnavailable
 from twophp.stores.named_sql import named
+from twophp.stores.postgres.driver import place_of
 from twophp.stores.surfaces import Column, Kind, NoSuchTable, Shape, Tried, Values, allowed_values, done, refused
 
 try:
@@ -37,7 +38,8 @@ async def connect(url: str) -> Any:
     if asyncpg is None:
         raise ConfigError("PostgreSQL needs twophp[postgres]", code="no_driver")
     try:
-        return await asyncpg.connect(url, timeout=CONNECT_S, command_timeout=STATEMENT_S)
+        dsn = place_of(url).dsn  # Options that are ours are nothing to the driver.
+        return await asyncpg.connect(dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S)
     except ValueError:  # The error is dropped and not quoted: any part of a misread URL may be the password.
         raise ConfigError(
             "the URL is none that PostgreSQL understands; is a sign in it not escaped?", code="bad_url"
@@ -112,9 +114,15 @@ class PostgresBench:
 
     async def fresh(self) -> None:
         """See ``Bench.fresh``."""
+        await self._begin()
+        await self._connection.execute(_sql()["be_registrar"])
+
+    async def _begin(self) -> None:
+        """Probes of one table take turns: two that try the same rows, and to empty it, would wait for each other."""
         await self.undo()
         self._transaction = self._connection.transaction()
         await self._transaction.start()
+        await self._connection.fetch(_sql()["take_turns"], self._table)
 
     async def insert(self, row: Values, *, conflict: Literal["fail", "ignore", "replace"] = "fail") -> Tried:
         """See ``Bench.insert``."""
@@ -124,7 +132,7 @@ class PostgresBench:
 
     async def insert_as_stranger(self, row: Values) -> Tried:
         """See ``Bench.insert_as_stranger``: a role made for it, if we may; what the grants say is in the shape."""
-        await self.fresh()
+        await self._begin()
         try:
             for step in ("make_stranger", "become_stranger"):
                 if not (tried := await self._try(self._connection, _sql()[step])).done:
@@ -136,7 +144,8 @@ class PostgresBench:
     async def insert_beside(self, row: Values) -> Tried:
         """See ``Bench.insert_beside``: an insert whose key an open transaction has taken waits for its end."""
         async with _rolled_back(self._rival):
-            await self._rival.execute(_sql()["do_not_wait"])
+            for step in ("do_not_wait", "be_registrar"):
+                await self._rival.execute(_sql()[step])
             return await self._try(self._rival, *self._insertion(row, "fail"))
 
     async def update(self, where: Values, column: str, value: Any) -> Tried:
@@ -152,8 +161,13 @@ class PostgresBench:
         return await self._try(self._connection, statement, *where.values())
 
     async def truncate(self) -> Tried:
-        """See ``Bench.truncate``."""
-        return await self._try(self._connection, self._filled("truncate"))
+        """See ``Bench.truncate``. While others read the table, as a backup does for hours, its triggers tell."""
+        await self._connection.execute(_sql()["do_not_wait"])
+        try:
+            return await self._try(self._connection, self._filled("truncate"))
+        except asyncpg.LockNotAvailableError:
+            guard = await self._connection.fetchval(_sql()["guard_against_truncate"], self._table)
+            return refused(f"the trigger {guard} is there") if guard else done()
 
     async def read(self, where: Values) -> Sequence[Mapping[str, Any]]:
         """See ``Bench.read``; integers come as such, everything else as text."""
@@ -199,6 +213,8 @@ class PostgresBench:
             tag = await connection.execute(statement, *_texts(values))
         except asyncpg.PostgresError as error:
             await savepoint.rollback()
+            if isinstance(error, asyncpg.LockNotAvailableError) and connection is self._connection:
+                raise  # It says nothing about the table.
             return refused(str(error))
         await savepoint.commit()
         count = str(tag).rpartition(" ")[2]

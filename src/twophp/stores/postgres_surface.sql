@@ -68,3 +68,15 @@ RESET ROLE
 
 -- name: do_not_wait
 SET LOCAL lock_timeout = '250ms'
+
+-- name: take_turns
+SELECT pg_advisory_xact_lock(hashtextextended('twophp:probe:' || $1, 0))
+
+-- name: be_registrar
+-- What the guards of our own tables ask for. Other tables do not know it.
+SET LOCAL twophp_ledger.registrar = 'on'
+
+-- name: guard_against_truncate
+-- The first enabled trigger that is asked before the table is emptied.
+SELECT tgname FROM pg_trigger
+WHERE tgrelid = to_regclass($1) AND tgtype & 34 = 34 AND tgenabled IN ('O', 'A') ORDER BY tgname LIMIT 1

@@ -18,6 +18,7 @@ from twophp.core.entry import LEDGER_ID, LedgerEntry, broken_rules
 from twophp.core.errors import ConstraintViolation, StoreError, StorePoisoned
 from twophp.core.intent import INTENT, SETTLED, Intent
 from twophp.core.records import JournalEvent, Key
+from twophp.core.registrar_records import BY_KEY_FENCE
 from twophp.kernel.apply import Applied, Failure, Operations, Outcome, Snapshot, apply
 from twophp.kernel.journal import Writer, new_link
 from twophp.kernel.overlay import Slot, Slots
@@ -84,6 +85,8 @@ async def load(connection: Any, script: Script, keys: Iterable[Key], slots: Slot
         wanted[key.by][key.values] = None
     if unknown := wanted.keys() - KEYS:
         raise StoreError(f"PostgreSQL keeps no {min(unknown)} yet", code="unknown_record")
+    if locks and BY_KEY_FENCE in wanted:  # A statement of its own: the next one sees what was committed meanwhile.
+        await connection.fetch(script.named("lock_keys"), [kept(value[0]) for value in wanted[BY_KEY_FENCE]])
     for kind in KINDS:
         for by, arity, text in kind.loads if locks else kind.reads:
             values = [value for name in by if name in wanted for value in wanted[name]]

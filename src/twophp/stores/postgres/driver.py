@@ -201,13 +201,13 @@ async def in_our_words() -> AsyncIterator[None]:
         raise translate(error) from error
 
 
-async def open_pool(place: Place) -> tuple[Any, bool]:
+async def open_pool(place: Place, *, most: int = CONNECTIONS) -> tuple[Any, bool]:
     """Connect, and find out whether a pooler stands between: it hands out sessions that cannot be set up or kept."""
     if asyncpg is None:
         raise ConfigError("PostgreSQL needs twophp[postgres]", code="no_driver")
     if not place.is_pooled:
         with suppress(asyncpg.exceptions.ProtocolViolationError):  # PgBouncer takes no such settings.
-            pool = await _pool(place, cache=100, settings=_SETTINGS)
+            pool = await _pool(place, most, cache=100, settings=_SETTINGS)
             connection = await pool.acquire()
             try:
                 is_direct = await connection.fetchval(sql("backend")) == connection.get_server_pid()
@@ -216,14 +216,14 @@ async def open_pool(place: Place) -> tuple[Any, bool]:
             if is_direct:
                 return pool, False
             await pool.close()
-    return await _pool(place, cache=0, settings={"application_name": "twophp"}), True
+    return await _pool(place, most, cache=0, settings={"application_name": "twophp"}), True
 
 
-async def _pool(place: Place, *, cache: int, settings: dict[str, str]) -> Any:
+async def _pool(place: Place, most: int, *, cache: int, settings: dict[str, str]) -> Any:
     return await asyncpg.create_pool(
         place.dsn,
-        min_size=1,
-        max_size=CONNECTIONS,
+        min_size=0,  # No log of attempts while the database is away: whoever needs a connection is told.
+        max_size=most,
         timeout=CONNECT_S,
         command_timeout=STATEMENT_S,
         statement_cache_size=cache,

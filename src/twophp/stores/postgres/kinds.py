@@ -21,6 +21,28 @@ from twophp.core.intent import BY_LOGICAL_KEY, BY_PAIR, BY_SERVER_ID, CHANGING_F
 from twophp.core.job import BY_JOB_ID, Job
 from twophp.core.obligation import BY_FLOW_AND_KEY, BY_ID, Obligation
 from twophp.core.quota import BY_PRINCIPAL, Usage
+from twophp.core.registrar_records import (
+    BY_COMPENSATION_NONCE,
+    BY_CONSUMED_KEY,
+    BY_EFFECT,
+    BY_FAILURE,
+    BY_GATE,
+    BY_INERT_KEY,
+    BY_KEY_FENCE,
+    BY_NONCE,
+    BY_NONCE_USE,
+    BY_PASSED_COMPENSATION,
+    BY_VERIFIED,
+    Compensated,
+    Consumed,
+    Failure,
+    Gate,
+    Inert,
+    KeyFence,
+    NonceIssue,
+    NonceUse,
+    Verification,
+)
 from twophp.stores.postgres.text import kept_column
 from twophp.stores.sqlite.sql import named
 from twophp.stores.sqlite.table import Row, Table
@@ -32,7 +54,7 @@ _TYPES: Final = {int: "bigint", bool: "boolean", bytes: "bytea"}
 @cache
 def _named() -> dict[str, str]:
     folder, found = files(__package__), dict[str, str]()
-    for name in ("queries.sql", "rotate.sql", "verify.sql"):
+    for name in ("queries.sql", "registrar.sql", "rotate.sql", "verify.sql"):
         found |= named(folder.joinpath(name).read_text(encoding="utf-8"))
     return found
 
@@ -98,10 +120,23 @@ def _updating(name: str, sets: str, columns: Sequence[str], types: tuple[str, ..
 
 def _find(name: str, columns: Sequence[str], where: str, arity: int) -> str:
     listed = ", ".join(f"t.{column}" for column in columns)
-    return sql("find_rows" if arity == 1 else "find_rows_by_two").format(table=name, columns=listed, where=where)
+    if arity == 1:
+        return sql("find_rows").format(table=name, columns=listed, where=where)
+    texts = arrays(("text",) * arity)
+    return sql("find_rows_by_several").format(
+        table=name, columns=listed, where=where, arrays=texts, names=", ".join("abcd"[:arity])
+    )
 
 
-def _kind(record: type, name: str, keys: Sequence[tuple[set[str], int, str]], changing: Sequence[str]) -> Kind:
+def _kind(
+    record: type,
+    name: str,
+    keys: Sequence[tuple[set[str], int, str]],
+    changing: Sequence[str],
+    *,
+    lock: str | None = "lock_rows",
+) -> Kind:
+    """``lock`` is how a batch locks what it finds: nothing has to keep rows that nobody can change."""
     fields: tuple[str, ...] = record.__struct_fields__  # type: ignore[attr-defined]
     table = TABLE_OF_RECORD[record]
     pointer = ("last_line",) if table.line_column else ()
@@ -126,7 +161,7 @@ def _kind(record: type, name: str, keys: Sequence[tuple[set[str], int, str]], ch
         name=name,
         table=table,
         fields=fields,
-        loads=tuple((by, arity, sql("lock_rows").format(find=text)) for by, arity, text in loads),
+        loads=tuple((by, arity, sql(lock).format(find=text)) for by, arity, text in loads) if lock else loads,
         reads=loads,
         insert=_inserting(name, all_columns, all_types),
         update=_updating(
@@ -141,8 +176,44 @@ def _kind(record: type, name: str, keys: Sequence[tuple[set[str], int, str]], ch
     )
 
 
+def _written_once(record: type, name: str, *keys: tuple[set[str], int, str]) -> Kind:
+    """A kind of the registrar's. Its rows never change, so nobody locks them."""
+    return _kind(record, f"registrar_{name}", keys, (), lock=None)
+
+
 # In the order in which they are locked.
 KINDS: Final = (
+    _kind(
+        KeyFence,
+        "registrar_fence",
+        (({BY_KEY_FENCE}, 1, "t.logical_request_key = ANY($1::text[])"),),
+        ("fenced_at", "version"),
+    ),
+    _written_once(
+        Consumed,
+        "consumed",
+        ({BY_CONSUMED_KEY}, 1, "t.logical_request_key = ANY($1::text[])"),
+        (
+            {BY_EFFECT},
+            4,
+            sql("is_effect"),
+        ),
+    ),
+    _written_once(Inert, "registration", ({BY_INERT_KEY}, 1, "t.logical_request_key = ANY($1::text[])")),
+    _written_once(NonceIssue, "nonce", ({BY_NONCE}, 1, "t.authorization_nonce = ANY($1::text[])")),
+    _written_once(NonceUse, "nonce_use", ({BY_NONCE_USE}, 1, "t.authorization_nonce = ANY($1::text[])")),
+    _written_once(
+        Verification,
+        "verification",
+        ({BY_VERIFIED}, 2, "t.about = w.a AND t.subject = w.b"),
+        (
+            {BY_PASSED_COMPENSATION},
+            1,
+            "t.logical_request_key = ANY($1::text[]) AND t.about = 'compensation' AND t.verdict = 'PASS'",
+        ),
+    ),
+    _written_once(Compensated, "compensation", ({BY_COMPENSATION_NONCE}, 1, "t.authorization_nonce = ANY($1::text[])")),
+    _written_once(Failure, "audit", ({BY_FAILURE}, 1, "t.failure_id = ANY($1::text[])")),
     _kind(
         Intent,
         "intent",
@@ -173,6 +244,13 @@ KINDS: Final = (
         Call.__struct_fields__[FIXED_FIELDS:],
     ),
     _kind(Fence, "fence", (({BY_RESOURCE}, 1, "t.resource = ANY($1::text[])"),), Fence.__struct_fields__[1:]),
+    _kind(
+        Gate,
+        "registrar_gate",
+        (({BY_GATE}, 1, "t.name = ANY($1::text[])"),),
+        Gate.__struct_fields__[:5],
+        lock="share_rows",
+    ),
     # Counts are the hottest rows: they are locked last.
     _kind(Spent, "budget", (({BY_FLOW}, 1, "t.flow = ANY($1::text[])"),), Spent.__struct_fields__[1:]),
     _kind(Usage, "quota", (({BY_PRINCIPAL}, 1, "t.principal = ANY($1::text[])"),), Usage.__struct_fields__[1:]),

@@ -51,12 +51,16 @@ DELETE FROM twophp.{table} WHERE id = ANY($1::bigint[]);
 -- name: find_rows
 SELECT {columns} FROM twophp.{table} AS t WHERE {where};
 
--- name: find_rows_by_two
-SELECT {columns} FROM unnest($1::text[], $2::text[]) AS w (a, b) JOIN twophp.{table} AS t ON {where};
+-- name: find_rows_by_several
+SELECT {columns} FROM unnest({arrays}) AS w ({names}) JOIN twophp.{table} AS t ON {where};
 
 -- name: lock_rows
 -- In the order of ids, whoever asks: nobody holds a row that another waits for and waits for the other's.
 {find} ORDER BY t.id FOR UPDATE OF t;
+
+-- name: share_rows
+-- Of a row that many read and few change: readers do not wait for each other.
+{find} ORDER BY t.id FOR SHARE OF t;
 
 -- name: together
 -- How many rows each part has changed, and which transaction it was.

@@ -56,6 +56,7 @@ class PostgresStore:
     takes_statements: Final = True
     at_once: Final = None
     owners: Final = NobodyKnown()  # Of another machine nothing is known: leases decide.
+    _as: tuple[str, ...] = ()  # Statements by which each batch says whose it is.
 
     def __init__(
         self,
@@ -91,8 +92,8 @@ class PostgresStore:
                     async with connection.transaction():
                         await opening.insist_on_durability(connection, self._script)
                         await opening.migrate(connection, self._script)
-                        if self._is_pooled:
-                            self._script.begin = self._script.named("begin_pooled")
+                        begins = ("begin_pooled" if self._is_pooled else "begin", *self._as)
+                        self._script.begin = ";".join(map(self._script.named, begins))
                         news = News(pool, self._script, is_pooled=self._is_pooled)
                         writer = await self._new_writer(pool, connection, news)
             except BaseException:

@@ -15,6 +15,7 @@ from twophp.stores.postgres.journal import join
 from twophp.stores.postgres.kinds import KIND_OF_TABLE, Kind
 from twophp.stores.postgres.script import Script
 from twophp.stores.postgres.text import kept_column, plain
+from twophp.stores.sqlite import verify_registrar
 from twophp.stores.sqlite.verify import FINDINGS_NAMED, Progress, ProvenHead, Report
 
 PAGE: Final = 500
@@ -50,6 +51,7 @@ class DatabaseInspection(Inspection):
             number, kind, subject = plain(row)
             message = f"{kind} {subject} is gone, and no line says that it was forgotten"
             self._find("record_missing", message, seq=number, subject=subject)
+        await self._check_registrar()
         return self._report()
 
     # The chains.
@@ -87,6 +89,19 @@ class DatabaseInspection(Inspection):
                     self._check_bound(records[bound["id"]], bound)
             self._records += len(rows)
             self._look(len(rows))
+
+    async def _check_registrar(self) -> None:
+        problems = [
+            verify_registrar.of_gone(*plain(row))
+            for row in await self._connection.fetch(self._script.named("registrar_rows_gone"))
+        ]
+        for name in verify_registrar.STATEMENTS:
+            async for row in self._connection.cursor(self._script.named(name), prefetch=PAGE):
+                self._records += 1
+                self._look(1)
+                problems += verify_registrar.of_row(name, plain(row))
+        for problem in problems:
+            self._find(problem.what, problem.message, seq=problem.seq, subject=problem.subject)
 
     def _record(self, kind: Kind, values: Sequence[Any]) -> Any:
         try:

@@ -4,12 +4,12 @@
 CREATE TEMPORARY TABLE told (
     line bigint PRIMARY KEY, number bigint NOT NULL, previous bigint NOT NULL, record bigint NOT NULL, kind text NOT NULL,
     subject text NOT NULL, event text NOT NULL, before text NOT NULL, after text NOT NULL, fence bigint NOT NULL,
-    detail text NOT NULL
+    detail text NOT NULL, at bigint NOT NULL
 ) ON COMMIT DROP;
 
 -- name: add_told
 INSERT INTO told SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[],
-    $7::text[], $8::text[], $9::text[], $10::bigint[], $11::text[]) ON CONFLICT DO NOTHING;
+    $7::text[], $8::text[], $9::text[], $10::bigint[], $11::text[], $12::bigint[]) ON CONFLICT DO NOTHING;
 
 -- name: index_told
 CREATE INDEX ON told (record, previous);
@@ -26,7 +26,10 @@ ORDER BY id LIMIT $1;
 
 -- name: count_to_verify
 SELECT (SELECT coalesce(sum(count), 0)::bigint FROM twophp.joined) + (SELECT count(*) FROM twophp.intent)
-    + (SELECT count(*) FROM twophp.obligation) + (SELECT count(*) FROM twophp.job) + (SELECT count(*) FROM twophp.call);
+    + (SELECT count(*) FROM twophp.obligation) + (SELECT count(*) FROM twophp.job) + (SELECT count(*) FROM twophp.call)
+    + (SELECT count(*) FROM twophp.registrar_consumed) + (SELECT count(*) FROM twophp.registrar_verification)
+    + (SELECT count(*) FROM twophp.registrar_compensation) + (SELECT count(*) FROM twophp.registrar_fence)
+    + (SELECT count(*) FROM twophp.registrar_gate);
 
 -- name: records_with_last_line
 -- A record, the line that it points to, and whether a later line is about it.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
-import msgspec
 
 from twophp.core.compensation import CompensationReadback
 from twophp.core.registrar import Look, Readback
@@ -21,7 +20,14 @@ from twophp.core.registrar_records import (
 )
 from twophp.core.registration import Registration
 from twophp.stores.sqlite.connection import open_connection, translate
-from twophp.stores.sqlite.registrar_tables import compensated_of, consumed_of, failure_of, gate_of, verification_of
+from twophp.stores.sqlite.registrar_tables import (
+    compensated_of,
+    consumed_of,
+    failure_of,
+    gate_of,
+    readback_registration,
+    verification_of,
+)
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.store import SQLiteStore
 from twophp.stores.sqlite.table import Row
@@ -55,7 +61,7 @@ class SQLiteWitness:
         self._path = path
         self._connection = connection or open_connection(path, read_only=True)
 
-    def schema(self) -> int:
+    async def schema(self) -> int:
         """A number that changes when a table or a trigger is altered."""
         return int(self._rows_of("PRAGMA schema_version")[0][0])
 
@@ -68,7 +74,8 @@ class SQLiteWitness:
         """What stands under a key, read row by row and believed nowhere."""
         rows = self._rows("readback", key)
         used_by = rows[0][-1] if rows else None
-        return Readback(registrations=tuple(_registration(row) for row in rows), nonce_consumed_by=used_by)
+        found = tuple(readback_registration(row[:_CONSUMED_COLUMNS], *row[_CONSUMED_COLUMNS:-1]) for row in rows)
+        return Readback(registrations=found, nonce_consumed_by=used_by)
 
     async def readback_of_compensation(self, nonce: str) -> CompensationReadback | None:
         """What stands under a compensation's nonce."""
@@ -116,7 +123,7 @@ class SQLiteWitness:
         rows = self._rows("registrar_gate_now")
         return gate_of(rows[0]) if rows else None
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of the file."""
         self._connection.close()
 
@@ -128,12 +135,3 @@ class SQLiteWitness:
             return list(self._connection.execute(statement, bindings))
         except apsw.Error as error:
             raise translate(error, self._path) from error
-
-
-def _registration(row: Row) -> Registration:
-    """What the inert row says, with the fields that the consume row binds."""
-    consumed = consumed_of(row[:_CONSUMED_COLUMNS])
-    replay_key, status = row[_CONSUMED_COLUMNS : _CONSUMED_COLUMNS + 2]
-    found = registration_of(consumed, None, status)
-    # Two rows that do not name the same digest are not one registration: no recomputed digest will fit this.
-    return found if replay_key == consumed.replay_key else msgspec.structs.replace(found, replay_key="")

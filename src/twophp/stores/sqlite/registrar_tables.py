@@ -30,8 +30,9 @@ from twophp.core.registrar_records import (
     NonceIssue,
     NonceUse,
     Verification,
+    registration_of,
 )
-from twophp.core.registration import VerifyStatus
+from twophp.core.registration import Registration, VerifyStatus
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
 
@@ -83,6 +84,14 @@ def compensated_of(row: Row) -> Compensated:
 def failure_of(row: Row) -> Failure:
     """A line of the audit, read back."""
     return Failure(*row[1:])
+
+
+def readback_registration(consumed: Row, replay_key: str, status: str) -> Registration:
+    """What the inert row says, with the fields that the consume row binds."""
+    row = consumed_of(consumed)
+    found = registration_of(row, None, status)
+    # Two rows that do not name the same digest are not one registration: no recomputed digest will fit this.
+    return found if replay_key == row.replay_key else msgspec.structs.replace(found, replay_key="")
 
 
 REGISTRAR_TABLES: Final[dict[type, Table]] = {

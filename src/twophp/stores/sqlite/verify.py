@@ -10,7 +10,7 @@ A chain alone cannot show a history that was rewritten from some line to the end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -405,14 +405,18 @@ class _Inspection:
 
     def _check_registrar(self) -> None:
         try:
-            for problem in verify_registrar.rows_gone(self._connection):
-                self._find(problem.what, problem.message, seq=problem.seq, subject=problem.subject)
-            for problems in verify_registrar.rows_looked_at(self._connection):
-                self._look()
-                for problem in problems:
-                    self._find(problem.what, problem.message, seq=problem.seq, subject=problem.subject)
+            for row in self._execute(sql("registrar_rows_gone")):
+                self._find_all([verify_registrar.of_gone(*row)])
+            for name in verify_registrar.STATEMENTS:
+                for row in self._execute(sql(name)):
+                    self._look()
+                    self._find_all(verify_registrar.of_row(name, row))
         except UnicodeDecodeError:
             self._find("record_differs", "a row of the registrar, or a line about it, holds text that cannot be read")
+
+    def _find_all(self, problems: Sequence[verify_registrar.Problem]) -> None:
+        for problem in problems:
+            self._find(problem.what, problem.message, seq=problem.seq, subject=problem.subject)
 
     def _check_seals(self, vault: Vault) -> None:
         service = kept(self._connection, "service") or ""

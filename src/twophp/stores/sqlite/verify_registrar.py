@@ -9,14 +9,11 @@ Not bound by any line: the attempt of a row, the window of a nonce, unused nonce
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
-
-import apsw
 
 from twophp.core.registration import DRAFT
 from twophp.stores.sqlite.registrar_tables import consumed_of
-from twophp.stores.sqlite.sql import sql
 
 # What the line about a row repeats of it, in the order in which the statement gives both.
 _REPEATED: Final = {
@@ -25,6 +22,11 @@ _REPEATED: Final = {
     "key_fences_with_line": ("fence of a key", ("logical_request_key", "version", "fenced_at")),
     "gates_with_line": ("gate", ("state", "authority or reason", "changed_at")),
 }
+
+
+CONSUMED: Final = "consumed_with_line"
+STATEMENTS: Final = (CONSUMED, *_REPEATED)
+"""They find every row that is there, with the line about it."""
 
 
 class Problem(NamedTuple):
@@ -36,20 +38,19 @@ class Problem(NamedTuple):
     subject: str
 
 
-def rows_gone(connection: apsw.Connection) -> Iterator[Problem]:
-    """Rows that the journal tells of and that are not there."""
-    for seq, subject, event in connection.execute(sql("registrar_rows_gone")):
-        message = f"registrar, {subject}: the row that line {seq} ({event}) tells of is gone"
-        yield Problem("record_missing", message, seq, subject)
+def of_gone(seq: int, subject: str, event: str) -> Problem:
+    """A row that the journal tells of and that is not there (``registrar_rows_gone``)."""
+    message = f"registrar, {subject}: the row that line {seq} ({event}) tells of is gone"
+    return Problem("record_missing", message, seq, subject)
 
 
-def rows_looked_at(connection: apsw.Connection) -> Iterator[list[Problem]]:
-    """For each row that is there, what is wrong with it."""
-    for row in connection.execute(sql("consumed_with_line")):
-        yield _of_consumed(row)
-    for name, (kind, names) in _REPEATED.items():
-        for seq, *facts in connection.execute(sql(name)):
-            yield _of_row(kind, names, seq, facts[:3], facts[3:])
+def of_row(name: str, row: Sequence[Any]) -> list[Problem]:
+    """What is wrong with a row that is there, found by the statement of that name."""
+    if name == CONSUMED:
+        return _of_consumed(tuple(row))
+    kind, names = _REPEATED[name]
+    seq, *facts = row
+    return _of_row(kind, names, seq, facts[:3], facts[3:])
 
 
 def _of_consumed(row: tuple[Any, ...]) -> list[Problem]:
