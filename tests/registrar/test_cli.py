@@ -94,46 +94,46 @@ def test_a_table_that_demands_nothing_is_tried_with_a_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("REG-7-05", "A-94")
-def test_the_gate_is_shown_opened_and_held(filed: Scene) -> None:
-    assert run("gate", filed.path).stdout.startswith("REGISTRATION_OPEN: on the word of board-7\n")
-    held = run("gate", filed.path, "--hold", "audit under way")
+def test_the_gate_is_shown_opened_and_held(durable: Scene) -> None:
+    assert run("gate", durable.url).stdout.startswith("REGISTRATION_OPEN: on the word of board-7\n")
+    held = run("gate", durable.url, "--hold", "audit under way")
     assert (held.exit_code, held.stdout.splitlines()[0]) == (FOUND, "REGISTRATION_HOLD: audit under way")
-    assert document(run("gate", filed.path, "--json"))["registration_can_proceed"] == "NO"
-    opened = run("gate", filed.url, "--open", "board-8", "--json")
+    assert document(run("gate", durable.url, "--json"))["registration_can_proceed"] == "NO"
+    opened = run("gate", durable.url, "--open", "board-8", "--json")
     assert (opened.exit_code, document(opened)["authority_ref"]) == (OK, "board-8")
-    assert run("gate", filed.path, "--open", "x", "--hold", "y").exit_code == UNUSABLE
-    assert run("gate", filed.path, "--open", " ").stderr.startswith("error[REGISTRATION_HOLD]: ")
+    assert run("gate", durable.url, "--open", "x", "--hold", "y").exit_code == UNUSABLE
+    assert run("gate", durable.url, "--open", " ").stderr.startswith("error[REGISTRATION_HOLD]: ")
 
 
 @pytest.mark.req("A-96")
-def test_a_key_is_resolved(filed: Scene) -> None:
-    filed.registered()
-    found = run("resolve", filed.path, "lrk-1")
+def test_a_key_is_resolved(durable: Scene) -> None:
+    durable.registered()
+    found = run("resolve", durable.url, "lrk-1")
     assert (found.exit_code, found.stdout.splitlines()[0]) == (OK, "lrk-1: CONSUMED, registered-closed")
     assert re.search(r"^registered_at +\d{4}-\d\d-\d\dT[\d:.]+Z *$", found.stdout, re.MULTILINE)
-    absent = run("resolve", filed.path, "lrk-2", "--json")
+    absent = run("resolve", durable.url, "lrk-2", "--json")
     assert (absent.exit_code, document(absent)["code"]) == (FOUND, "ABSENT")
-    assert filed.rows()["registrar_fence"] == 1
+    assert durable.rows()["registrar_fence"] == 1
 
 
 @pytest.mark.req("A-93")
-def test_refusals_are_listed(filed: Scene) -> None:
-    assert run("audit", filed.path).stdout == "nothing was refused\n"
-    filed.registrar.register(filed.asks(authorization_nonce="junk"))
-    filed.registrar.register(filed.asks(logical_request_key="lrk-2", authorization_nonce="junk"))
-    assert "NONCE_UNBOUND" in run("audit", filed.path).stdout
-    (line,) = document(run("audit", filed.path, "--key", "lrk-2", "--json"))
+def test_refusals_are_listed(durable: Scene) -> None:
+    assert run("audit", durable.url).stdout == "nothing was refused\n"
+    durable.registrar.register(durable.asks(authorization_nonce="junk"))
+    durable.registrar.register(durable.asks(logical_request_key="lrk-2", authorization_nonce="junk"))
+    assert "NONCE_UNBOUND" in run("audit", durable.url).stdout
+    (line,) = document(run("audit", durable.url, "--key", "lrk-2", "--json"))
     assert (line["code"], line["logical_request_key"]) == ("NONCE_UNBOUND", "lrk-2")
 
 
 @pytest.mark.req("REG-4-07")
-def test_what_was_erased_is_found(filed: Scene) -> None:
-    filed.registered()
-    assert run("check", filed.path).stdout == "everything consumed is there\n"
-    filed.tampering("PRAGMA foreign_keys = OFF", "DELETE FROM registrar_consumed")
-    bad = run("check", filed.path)
+def test_what_was_erased_is_found(durable: Scene) -> None:
+    durable.registered()
+    assert run("check", durable.url).stdout == "everything consumed is there\n"
+    durable.tampering("DELETE FROM registrar_consumed")
+    bad = run("check", durable.url)
     assert (bad.exit_code, bad.stdout) == (FOUND, "1 consumed key gone: lrk-1\n")
-    assert document(run("check", filed.path, "--json")) == {"holds": False, "erased": ["lrk-1"]}
+    assert document(run("check", durable.url, "--json")) == {"holds": False, "erased": ["lrk-1"]}
 
 
 @pytest.mark.parametrize("command", [("gate",), ("resolve", "k"), ("audit",), ("check",)])

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from twophp.stores.urls import StoreUrl, parse_store_url
+from twophp.stores.urls import POSTGRESQL, StoreUrl, parse_store_url
 
 FOUND: Final = 1
 INDETERMINATE: Final = 3  # 2 is click's own, for what cannot be done.
@@ -98,6 +98,11 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def database_url(url_or_path: str) -> str:
+    """The URL of a database that an argument means: of PostgreSQL, or a plain path for a file."""
+    return url_or_path if url_or_path.startswith(POSTGRESQL) else f"sqlite:///{sqlite_path(url_or_path)}"
 
 
 def sqlite_path(url_or_path: str) -> str:

@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from twophp.cli.output import FOUND, counted, examples, out, print_json, show, sqlite_path, table
+from twophp.cli.output import FOUND, counted, database_url, examples, out, print_json, show, table
 from twophp.core.registrar import Decision
 from twophp.core.surface import CRITERIA, SurfaceReport
 from twophp.registrar import Registrar, Status, evaluate_surface, select_surface
-from twophp.registrar.opening import OWN_SURFACE
-from twophp.stores.sqlite.reading import reading
-from twophp.stores.sqlite.registrar import SQLiteWitness
+from twophp.registrar.opening import witnessing
+from twophp.registrar.surface import evaluate_own
+from twophp.registrar.witness import Witness
 from twophp.wire.instant import format_instant
 
 MOST_LINES: Final = 10_000
@@ -112,14 +112,14 @@ def gate(ctx: click.Context, url_or_path: str, authority: str | None, reason: st
     """
     if authority is not None and reason is not None:
         raise click.UsageError("--open or --hold, not both")
-    path = sqlite_path(url_or_path)
+    url = database_url(url_or_path)
     if authority is not None:
-        status = _with(path, lambda found: found.open_gate(authority))
+        status = _with(url, lambda found: found.open_gate(authority))
     elif reason is not None:
-        status = _with(path, lambda found: found.hold(reason))
+        status = _with(url, lambda found: found.hold(reason))
     else:
-        now = _look(path, lambda witness: witness.gate())
-        status = Status.of(now, evaluate_surface(f"sqlite:///{path}", OWN_SURFACE))
+        now = _look(url, lambda witness: witness.gate())
+        status = Status.of(now, evaluate_own(url))
     if as_json:
         print_json(status)
     else:
@@ -147,7 +147,7 @@ def resolve(ctx: click.Context, url_or_path: str, logical_request_key: str, *, a
     Exit code 0 means CONSUMED, 1 ABSENT: no earlier attempt can come through any more, and the request may be issued
     again with the same key.
     """
-    decision: Decision = _with(sqlite_path(url_or_path), lambda found: found.resolve(logical_request_key))
+    decision: Decision = _with(database_url(url_or_path), lambda found: found.resolve(logical_request_key))
     if as_json:
         print_json(decision)
     else:
@@ -171,7 +171,7 @@ def _print_decision(key: str, decision: Decision) -> None:
 @json_option
 def audit(url_or_path: str, logical_request_key: str | None, limit: int, *, as_json: bool) -> None:
     """List what was refused, newest first."""
-    lines = _look(sqlite_path(url_or_path), lambda witness: witness.failures(logical_request_key, limit))
+    lines = _look(database_url(url_or_path), lambda witness: witness.failures(logical_request_key, limit))
     if as_json:
         print_json(lines)
         return
@@ -192,9 +192,9 @@ def audit(url_or_path: str, logical_request_key: str | None, limit: int, *, as_j
 @click.pass_context
 def check(ctx: click.Context, url_or_path: str, *, as_json: bool) -> None:
     """Prove that nothing consumed has disappeared, by every other row and by the whole journal."""
-    path = sqlite_path(url_or_path)
-    by_rows = _look(path, lambda witness: witness.erased(MOST_LINES, by_history=False))
-    by_history = _look(path, lambda witness: witness.erased(MOST_LINES, by_history=True))
+    url = database_url(url_or_path)
+    by_rows = _look(url, lambda witness: witness.erased(MOST_LINES, by_history=False))
+    by_history = _look(url, lambda witness: witness.erased(MOST_LINES, by_history=True))
     erased = sorted({*by_rows, *by_history})
     if as_json:
         print_json({"holds": not erased, "erased": erased})
@@ -205,19 +205,18 @@ def check(ctx: click.Context, url_or_path: str, *, as_json: bool) -> None:
     ctx.exit(FOUND if erased else 0)
 
 
-def _look(path: str, at: Callable[[SQLiteWitness], Awaitable[T]]) -> T:
+def _look(url: str, at: Callable[[Witness], Awaitable[T]]) -> T:
     """A look from outside: nothing is made or migrated."""
 
     async def look() -> T:
-        with reading(path) as connection:
-            return await at(SQLiteWitness(path, connection))
+        async with witnessing(url) as witness:
+            return await at(witness)
 
     return asyncio.run(look())
 
 
-def _with(path: str, act: Callable[[Registrar], T]) -> T:
+def _with(url: str, act: Callable[[Registrar], T]) -> T:
     """Act as a registrar on a database that is there."""
-    with reading(path):
-        pass
-    with Registrar(f"sqlite:///{path}") as found:
+    _look(url, lambda witness: witness.gate())
+    with Registrar(url) as found:
         return act(found)

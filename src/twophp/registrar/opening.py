@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ from twophp.core.errors import ConfigError
 from twophp.ports import Clock, WholeStore
 from twophp.registrar.witness import MemoryWitness, Witness
 from twophp.stores.memory import MemoryStore
+from twophp.stores.sqlite.reading import reading
 from twophp.stores.sqlite.registrar import RegistrarStore, SQLiteWitness
 from twophp.stores.urls import SUPPORTED, parse_store_url
 
@@ -25,7 +27,6 @@ class Opened(msgspec.Struct, kw_only=True):
     audit: WholeStore  # A handle of its own: what it writes is no part of any transaction of ``store``.
     witness: Witness
     url: str
-    schema: str = ""  # In which the tables lie, where a database has several.
 
     async def close(self) -> None:
         """Close the store and every connection."""
@@ -64,7 +65,24 @@ async def _open_on_postgres(url: str, clock: Clock) -> Opened:
         store, audit = [
             await opened.enter_async_context(postgres.RegistrarStore(url, clock=clock)) for _part in ("store", "audit")
         ]
-        witness = await postgres.PostgresWitness.open(url, store)
-        parts = Opened(store=store, audit=audit, witness=witness, url=url, schema=witness.ledger)
+        witness = await postgres.PostgresWitness.open(url)
+        parts = Opened(store=store, audit=audit, witness=witness, url=url)
         opened.pop_all()
     return parts
+
+
+@asynccontextmanager
+async def witnessing(url: str) -> AsyncIterator[Witness]:
+    """Look from outside at a database that is there: nothing is made or migrated."""
+    where = parse_store_url(url)
+    if where.kind != "postgresql":
+        with reading(where.path) as connection:
+            yield SQLiteWitness(where.path, connection)
+        return
+    from twophp.stores.postgres.registrar import PostgresWitness  # noqa: PLC0415 - Others need no driver.
+
+    witness = await PostgresWitness.open(url)
+    try:
+        yield witness
+    finally:
+        await witness.close()

@@ -15,6 +15,7 @@ from twophp.registrar.memory_bench import MemoryBench
 from twophp.registrar.opening import OWN_AUDIT, OWN_SURFACE, Opened
 from twophp.stores import postgres_surface
 from twophp.stores.portal import Portal
+from twophp.stores.postgres.driver import place_of
 from twophp.stores.postgres_surface import PostgresBench
 from twophp.stores.sqlite import surface as sqlite_surface
 from twophp.stores.sqlite.surface import SQLiteBench
@@ -63,13 +64,21 @@ async def _table_names(url: str) -> list[str]:
     return [OWN_SURFACE] if where.kind == "memory" else sqlite_surface.table_names(where.path)
 
 
+def evaluate_own(url: str) -> SurfaceReport:
+    """As ``evaluate_surface``, for the table that the registrar writes in."""
+    return msgspec.structs.replace(evaluate_surface(url, _own_name(url)), table=OWN_SURFACE)
+
+
+def _own_name(url: str) -> str:
+    return f"{place_of(url).schema}.{OWN_SURFACE}" if url.startswith(POSTGRES) else OWN_SURFACE
+
+
 async def examine_own(parts: Opened, table: str) -> SurfaceReport:
     """The proof that a registrar stands on. It can write in its own table only: no other is fit for it."""
     if parts.url.startswith(SQLITE):  # It blocks.
         report = await asyncio.to_thread(evaluate_surface, parts.url, table)
     else:
-        own = table == OWN_SURFACE and parts.schema
-        report = await _evaluate(parts.url, f"{parts.schema}.{table}" if own else table, OWN_AUDIT)
+        report = await _evaluate(parts.url, _own_name(parts.url) if table == OWN_SURFACE else table, OWN_AUDIT)
         report = msgspec.structs.replace(report, table=table)
     if table == OWN_SURFACE or not report.fit:
         return report

@@ -84,7 +84,7 @@ async def load(connection: Any, script: Script, keys: Iterable[Key], slots: Slot
     for key in keys:
         wanted[key.by][key.values] = None
     if unknown := wanted.keys() - KEYS:
-        raise StoreError(f"PostgreSQL keeps no {min(unknown)} yet", code="unknown_record")
+        raise StoreError(f"PostgreSQL keeps no {min(unknown)}", code="unknown_record")
     if locks and BY_KEY_FENCE in wanted:  # A statement of its own: the next one sees what was committed meanwhile.
         await connection.fetch(script.named("lock_keys"), [kept(value[0]) for value in wanted[BY_KEY_FENCE]])
     for kind in KINDS:

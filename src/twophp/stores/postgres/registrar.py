@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from twophp.core.compensation import CompensationReadback
+from twophp.core.records import JournalEvent
 from twophp.core.registrar import Look, Readback
 from twophp.core.registrar_records import (
     Compensated,
@@ -17,11 +18,12 @@ from twophp.core.registrar_records import (
     registration_of,
 )
 from twophp.core.registration import Registration
-from twophp.ports import JournalLine
+from twophp.kernel.journal import FIRST_FACT, decode_lines
 from twophp.stores.postgres import driver
+from twophp.stores.postgres.opening import insist_on_schema
 from twophp.stores.postgres.script import Script
 from twophp.stores.postgres.store import PostgresStore
-from twophp.stores.postgres.text import kept_values, plain
+from twophp.stores.postgres.text import kept, kept_values, plain
 from twophp.stores.sqlite.registrar_tables import (
     compensated_of,
     consumed_of,
@@ -33,7 +35,7 @@ from twophp.stores.sqlite.registrar_tables import (
 from twophp.stores.sqlite.table import Row
 
 READERS: Final = 2
-LINES_AT_ONCE: Final = 1_000
+LINKS_AT_ONCE: Final = 500
 _COMPENSATED_COLUMNS: Final = 1 + len(Compensated.__struct_fields__)
 _CONSUMED_COLUMNS: Final = 1 + len(Consumed.__struct_fields__)
 
@@ -47,20 +49,24 @@ class RegistrarStore(PostgresStore):
 class PostgresWitness:
     """An independent reader: connections of its own see committed rows only, and no cache of a writer."""
 
-    def __init__(self, store: PostgresStore, pool: Any, script: Script) -> None:
-        """``store`` is asked for history alone, which has to be joined before it is read."""
-        self._store = store
+    def __init__(self, pool: Any, script: Script) -> None:
         self._pool = pool
         self._script = script
-        self.ledger: str = script.schema
 
     @classmethod
-    async def open(cls, url: str, store: PostgresStore) -> PostgresWitness:
-        """Connect."""
+    async def open(cls, url: str) -> PostgresWitness:
+        """Connect to a ledger that is there. Nothing is made or migrated."""
         place = driver.place_of(url)
+        script = Script(place.schema)
         async with driver.in_our_words():
             pool, _is_pooled = await driver.open_pool(place, most=READERS)
-        return cls(store, pool, Script(place.schema))
+            try:
+                async with pool.acquire() as connection:
+                    await insist_on_schema(connection, script)
+            except BaseException:
+                await driver.close_pool(pool)
+                raise
+        return cls(pool, script)
 
     async def schema(self) -> int:
         """See ``Witness.schema``."""
@@ -117,15 +123,16 @@ class PostgresWitness:
             return [key for (key,) in await self._rows("erased_keys", limit)]
         found: list[str] = []
         after = 0
-        while len(found) < limit and (lines := await self._store.journal(after, LINES_AT_ONCE)):
-            after = lines[-1].seq
-            found += await self._erased_of(lines)
+        while len(found) < limit and (links := await self._rows("lines_of_links", after, LINKS_AT_ONCE)):
+            after = links[-1][0]
+            found += await self._erased_of(line for _id, lines in links for line in decode_lines(lines))
         return found[:limit]
 
-    async def _erased_of(self, lines: Sequence[JournalLine]) -> list[str]:
-        said = [line.event for line in lines if (line.event.kind, line.event.event) == ("registration", "registered")]
-        keys, replay_keys = [event.subject for event in said], [event.detail for event in said]
-        rows = await self._rows("erased_of", kept_values(keys), kept_values(replay_keys)) if said else []
+    async def _erased_of(self, lines: Iterable[Sequence[Any]]) -> list[str]:
+        events = (JournalEvent(*line[FIRST_FACT:-1]) for line in lines)
+        said = [one for one in events if (one.kind, one.event) == ("registration", "registered")]
+        keys, replay_keys = [kept(one.subject) for one in said], [kept(one.detail) for one in said]
+        rows = await self._rows("erased_of", keys, replay_keys) if said else []
         return [key for (key,) in rows]
 
     async def failures(self, key: str | None, limit: int) -> Sequence[Failure]:

@@ -71,6 +71,9 @@ UNION SELECT logical_request_key FROM twophp.registrar_nonce_use
 UNION SELECT logical_request_key FROM twophp.registrar_verification
 EXCEPT SELECT logical_request_key FROM twophp.registrar_consumed LIMIT $1;
 
+-- name: lines_of_links
+SELECT id, lines FROM twophp.link WHERE id > $1 ORDER BY id LIMIT $2;
+
 -- name: erased_of
 -- Of these keys and what was meant by each, those that are not there or are not what they were.
 SELECT said.key FROM unnest($1::text[], $2::text[]) AS said (key, replay_key) WHERE NOT EXISTS (
