@@ -25,14 +25,14 @@ SOURCE = Path(twophp.__file__).parent
 
 STATUSES = {
     400: {"bad_request", "bad_field", "bad_batch", "duplicate_field", "missing_field", "wrong_place", "bad_callback"}
-    | {"bad_evidence"},
+    | {"bad_evidence", "idempotency_key_missing", "idempotency_key_malformed"},
     401: {"unauthenticated"},
     403: {"tls_required", "other_identity"},
     404: {"unknown_intent"},
     408: {"ttl_expired", "body_too_slow"},
-    409: {"still_processing", "constraint_violated"},
+    409: {"still_processing", "constraint_violated", "idempotency_key_in_use"},
     413: {"body_too_large"},
-    422: {"fingerprint_mismatch", "invalid_request", "mode_mismatch"},
+    422: {"fingerprint_mismatch", "invalid_request", "mode_mismatch", "idempotency_key_reused"},
     428: {"two_phase_required"},
     429: {"quota_exceeded"},
     500: {"internal", "needs_asyncio", "outcome_indeterminate", "handler_failed", "not_settled", "record_tampered"}
@@ -56,9 +56,13 @@ def test_every_problem_is_a_complete_answer(code: str) -> None:
     headers = dict(answer.headers)
     assert len(headers) == len(answer.headers)
     assert answer.status == kind.status
-    assert json.loads(answer.body) == {"status": kind.status, "code": code, "title": kind.title}
+    detail = {"detail": kind.detail} if kind.detail else {}
+    assert json.loads(answer.body) == {"status": kind.status, "code": code, "title": kind.title, **detail}
     assert headers[b"content-type"] == b"application/problem+json"
     assert headers[b"cache-control"] == b"no-store"
+    if kind.is_plain:  # For a client that knows no 2PHP.
+        assert not [name for name in headers if name.startswith(b"dtt-")]
+        return
     message = headers[b"dtt-2php-message"]
     assert message == kind.title.encode("ascii")
     assert len(message) <= 200

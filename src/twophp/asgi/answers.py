@@ -20,7 +20,7 @@ from twophp.core.records import Instant
 from twophp.engine.exchange import OF_THE_MOMENT, RawHeaders, StoredResponse, lowered
 from twophp.engine.running import NameResource, Settled, Work
 from twophp.observability.conditions import ids_of, named
-from twophp.wire import emit, fields, grammar
+from twophp.wire import emit, fields, grammar, idempotency
 from twophp.wire.problem import PROBLEMS, Problem, problem
 
 log: Final = logging.getLogger("twophp.server")
@@ -72,6 +72,23 @@ def closing(answer: Answer, scope: Scope) -> Answer:
 def refused(code: str, *, retry_after_s: int | None = None) -> Answer:
     """A refusal by its code; every late confirm gets the very same bytes (A-21)."""
     return of_problem(problem(code, retry_after_s=retry_after_s))
+
+
+_OF_KEYS: Final = {
+    "fingerprint_mismatch": "idempotency_key_reused",
+    "mode_mismatch": "idempotency_key_reused",  # Used as the client id of a handshake.
+    "still_processing": "idempotency_key_in_use",
+}
+
+
+def refused_to_key(code: str, *, retry_after_s: int | None = None) -> Answer:
+    """A refusal to a client that has sent an Idempotency-Key, in the words of its draft."""
+    return refused(_OF_KEYS.get(code, code), retry_after_s=retry_after_s)
+
+
+def repeated_to_key(answer: Answer) -> Answer:
+    """The stored answer to a repeated Idempotency-Key."""
+    return Answer(answer.status, (*answer.headers, idempotency.REPLAYED), answer.body, answer.framed)
 
 
 def registered(

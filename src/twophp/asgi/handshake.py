@@ -10,10 +10,10 @@ from functools import partial
 from hmac import compare_digest
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from twophp.asgi import answers
+from twophp.asgi.arrived import Arrived
 from twophp.asgi.failures import audited, failed
 from twophp.asgi.messages import (
     Answer,
@@ -43,7 +43,6 @@ from twophp.core.intent_commands import Confirm, Register
 from twophp.core.machine import Goto, Refuse
 from twophp.core.phase import FINGERPRINT_MISMATCH, OTHER_IDENTITY, IntentDecision
 from twophp.core.policy import Policy
-from twophp.core.quota import EXCEEDED
 from twophp.core.records import Instant
 from twophp.delivery.outbox import PendingAcknowledgement
 from twophp.engine.endpoints import Endpoint
@@ -64,17 +63,6 @@ _CONFIRM_DIGITS: Final = len(str(CONFIRM_BODY_LIMIT))
 _READS: Final = frozenset({"GET", "HEAD"})
 # Bound once: Python 3.11 takes ten times as long to find an enum's member as to find a name.
 _STANDARD, _ASYNC, _TRANSPARENT = Mode.STANDARD, Mode.ASYNC, Mode.TRANSPARENT
-
-
-class Arrived(msgspec.Struct):
-    """A request that opted in. Its ``Head`` is made at its first use: most services never use it."""
-
-    scope: Scope
-    method: str
-    path: str  # Raw: still percent-encoded, without the query.
-    shape: Shape
-    at: Instant
-    head: Head | None = None
 
 
 class Handshake:
@@ -195,6 +183,31 @@ class Handshake:
             self._executions.expect(command.server_correlation_id, request)
         return await self._runs.run_plain(_intent_of(decision), scope)
 
+    async def keyed(self, key: str, endpoint: Endpoint, scope: Scope, receive: Receive, shape: Shape) -> Answer:
+        """A plain request with an Idempotency-Key: registered and confirmed under that id in one change (ADR 48).
+
+        Its client has asked for the guarantee, so a request that cannot be registered does not run.
+        """
+        arrived = Arrived(scope, scope["method"], raw_path(scope), shape, self._now(), is_keyed=True)
+        try:
+            if not self._settings.allow_insecure and (self._has_proxies or scope.get("scheme") != "https"):
+                self._refuse_without_tls(arrived)
+            principal = self._everybody
+            if principal is None:
+                asking = authenticate(self._settings.identify, self._head(arrived))
+                principal = asking if isinstance(asking, str) else await asking
+                arrived.shape = self._shapes.of(scope["headers"])
+            asked = PhaseOne(
+                path=bound_path(route_path(scope, arrived.path)),
+                mode=_TRANSPARENT,
+                client_correlation_id=key,
+                callback=None,
+                requested_ttl_ms=None,
+            )
+            return await self._phase_one(asked, arrived, principal, receive, endpoint)
+        except TwoPHPError as error:
+            return failed(error, scope, self._conditions)
+
     async def _whoever(self, head: Head) -> str:
         """The identity of a plain request, for the ledger alone. The application decides whether it may pass."""
         try:
@@ -258,7 +271,7 @@ class Handshake:
             # It will most likely be confirmed here. Only a new registration may fill that memory.
             self._executions.expect(intent.server_correlation_id, request)
         elif type(decision.verdict) is Refuse:
-            return _refused(decision)
+            return arrived.refused_by(decision)
         else:
             intent = _intent_of(decision)
             ttl_ms = max(intent.deadline_at - self._now(), 1)
@@ -285,15 +298,18 @@ class Handshake:
             command = replace(command, follows=_intent_of(decision).server_correlation_id)
             decision = await self._registered_by_server(command, request, policy, refusal, callback, scope)
         if decision.code is not None:
-            return _refused(decision)
+            return arrived.refused_by(decision)
         intent = _intent_of(decision)
         if isinstance(decision.verdict, Goto):
             self._executions.expect(intent.server_correlation_id, request)
             answer = await self._runs.run(intent, scope)
         else:
             settled = await self._runs.outcome(intent)
-            late = answers.refused("still_processing", retry_after_s=answers.RETRY_AFTER_S)  # T2 row 2
-            answer = late if settled is None else self._runs.final(settled)
+            if settled is None:  # T2 row 2
+                return arrived.refused("still_processing", retry_after_s=answers.RETRY_AFTER_S)
+            answer = self._runs.final(settled)
+            if arrived.is_keyed:
+                answer = answers.repeated_to_key(answer)
         if self._times:
             self._server.observer.answered(2, intent, self._seconds() - began)  # The time includes the handler's.
         return answer
@@ -482,12 +498,6 @@ class Handshake:
 
 def _is_refused(told: Settled | IntentDecision) -> bool:
     return isinstance(told, IntentDecision) and told.code is not None
-
-
-def _refused(decision: IntentDecision) -> Answer:
-    assert decision.code is not None
-    over = decision.verdict is EXCEEDED  # There is room again when the next intent ends or expires.
-    return answers.refused(decision.code, retry_after_s=answers.RETRY_AFTER_S if over else None)
 
 
 def _intent_of(decision: IntentDecision) -> Intent:

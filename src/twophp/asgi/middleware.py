@@ -53,6 +53,7 @@ from twophp.asgi.shapes import Shape, Shapes, name_of
 from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
 from twophp.core.intent import Mode
 from twophp.core.networks import Networks
+from twophp.core.policy import Policy
 from twophp.core.settings import knows_its_settings
 from twophp.engine.current import take_over
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
@@ -67,6 +68,7 @@ from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import open_vault, opening
 from twophp.storing.ledger import open_ledger
 from twophp.wire.grammar import TRUE
+from twophp.wire.idempotency import read_key
 from twophp.wire.mistaken import mistaken_opt_in
 from twophp.wire.parse import MUTATIONS, asks_for_status, opted_in
 
@@ -128,6 +130,11 @@ class _LockOfLoop:
         return self._lock
 
 
+def _judges_plain(policy: Policy) -> bool:
+    """Whether requests that did not opt in need a look."""
+    return policy.transparent or policy.require or policy.idempotency_key != "ignore"
+
+
 class TwoPhaseMiddleware:
     """The server side of 2PHP for an ASGI application."""
 
@@ -176,7 +183,7 @@ class TwoPhaseMiddleware:
         self._keys = checked_keys(keys)
         self._clock = checked_clock(clock)
         self._polls = Polls(endpoints, self._settings.methods)
-        self._judges_plain = any(endpoint.policy.transparent or endpoint.policy.require for endpoint in endpoints)
+        self._judges_plain = any(_judges_plain(endpoint.policy) for endpoint in endpoints)
         self._starting = _LockOfLoop()
         self._has_stopped = False  # After a stop only a lifespan starts the service again, no request does.
         self._server: Server | None = None
@@ -418,11 +425,35 @@ class TwoPhaseMiddleware:
             return False
         if mistaken is not None:
             self._observers.mistaken(endpoint.name, mistaken)
-        if endpoint.policy.transparent:
+        policy = endpoint.policy
+        if policy.idempotency_key != "ignore" and await self._keyed(endpoint, scope, receive, send, shape):
+            return True
+        if policy.transparent:
             await self._transparent(endpoint, scope, receive, send, shape)
-        elif endpoint.policy.require:
+        elif policy.require:
             await send_answer(send, refused("two_phase_required"))
-        return endpoint.policy.transparent or endpoint.policy.require
+        return policy.transparent or policy.require
+
+    async def _keyed(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, shape: Shape) -> bool:
+        """Whether a plain mutation was answered here because of its Idempotency-Key, or because it has none."""
+        try:
+            key = read_key(scope["headers"])
+            if key is None:
+                if endpoint.policy.idempotency_key == "accept":
+                    return False
+                raise WireError(
+                    "the endpoint takes no request without an Idempotency-Key", code="idempotency_key_missing"
+                )
+            server = await self._running()
+            assert self._handshake is not None
+            with server.requests:
+                answer = await self._handshake.keyed(key, endpoint, scope, receive, shape)
+        except (Disconnected, Unanswered):
+            return True  # There is nobody to answer, or the server decides about an unanswered request.
+        except TwoPHPError as error:
+            answer = failed(error, scope, self._conditions)
+        await _say(answer, send)
+        return True
 
     async def _opened(self) -> tuple[Server, Handshake]:
         try:

@@ -24,6 +24,7 @@ ReplayPolicy: TypeAlias = Literal["REJECT", "REUSE"]
 ServeMode: TypeAlias = Literal["sync", "async"]
 CrashPolicy: TypeAlias = Literal["fail", "rerun"]
 Effects: TypeAlias = Literal["anywhere", "transaction"]
+KeyPolicy: TypeAlias = Literal["ignore", "accept", "require"]
 
 
 class PolicyChanges(TypedDict, total=False):
@@ -38,6 +39,7 @@ class PolicyChanges(TypedDict, total=False):
     effects: Effects
     transparent: bool
     require: bool
+    idempotency_key: KeyPolicy
     allow_shorter_ttl: bool
     literal_ttl_reject: bool
     processing_timeout_ms: int
@@ -60,6 +62,7 @@ class Policy(SettingsStruct, frozen=True, kw_only=True):
     effects: Effects = "anywhere"  # "transaction": all are in the intent's transaction and obligations (ADR 44).
     transparent: bool = False
     require: bool = False
+    idempotency_key: KeyPolicy = "ignore"  # What a plain request with or without an Idempotency-Key is taken for.
     allow_shorter_ttl: bool = False
     literal_ttl_reject: bool = False
     processing_timeout_ms: int = 30 * SECOND_MS
@@ -87,6 +90,14 @@ class Policy(SettingsStruct, frozen=True, kw_only=True):
             (
                 not (self.require and self.transparent),
                 "require and transparent exclude each other: a plain request is either refused or recorded",
+            ),
+            (
+                self.idempotency_key in ("ignore", "accept", "require"),
+                "idempotency_key must be one of ignore, accept, require",
+            ),
+            (
+                self.idempotency_key != "require" or not (self.require or self.transparent),
+                'idempotency_key="require" excludes require and transparent: without a key a request is refused',
             ),
             (self.processing_timeout_ms > 0, "processing_timeout_ms must be positive"),
             (self.lease_ms > 0, "lease_ms must be positive"),

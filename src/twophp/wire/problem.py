@@ -30,6 +30,8 @@ class Kind(NamedTuple):
     status: int
     title: str
     phase: Phase | None = None
+    detail: str | None = None
+    is_plain: bool = False  # For a client that knows no 2PHP: without a field of ours.
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,15 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "bad_callback": Kind(
         400, "The callback must be an https URL that may be called, without userinfo, fragment or comma."
     ),
+    "idempotency_key_missing": Kind(
+        400, "Idempotency-Key is missing", detail="This operation needs the field Idempotency-Key.", is_plain=True
+    ),
+    "idempotency_key_malformed": Kind(
+        400,
+        "Idempotency-Key is malformed",
+        detail="A key is one string of 1 to 255 visible ASCII characters, in double quotes.",
+        is_plain=True,
+    ),
     "unauthenticated": Kind(401, "Authentication failed."),
     "tls_required": Kind(403, "Two-phase requests need TLS."),  # draft §13.6
     "other_identity": Kind(403, "The intent belongs to another identity."),  # draft §13.2; A-67: no Phase-State
@@ -59,9 +70,21 @@ PROBLEMS: Final[dict[str, Kind]] = {
     # No Phase-State: nothing was registered. The connection is of no more use, so the answer says that it closes.
     "body_too_slow": Kind(408, "The body arrived too slowly."),
     "still_processing": Kind(409, "The intent is still being processed.", Phase.PROCESSING),  # T2
+    "idempotency_key_in_use": Kind(
+        409,
+        "A request is outstanding for this Idempotency-Key",
+        detail="The first request with this key is still being processed.",
+        is_plain=True,
+    ),
     "constraint_violated": Kind(409, "The business rows break a constraint of the database.", Phase.FAILED),
     "body_too_large": Kind(413, "The body is too large."),
     "fingerprint_mismatch": Kind(422, "The correlation id was used for another request."),
+    "idempotency_key_reused": Kind(
+        422,
+        "Idempotency-Key is already used",
+        detail="The key was used for another request. A new request needs a new key.",
+        is_plain=True,
+    ),
     "invalid_request": Kind(422, "The request was refused before it was registered."),
     "mode_mismatch": Kind(422, "The correlation id was used in another mode."),  # T2
     "two_phase_required": Kind(428, f"This endpoint takes two-phase requests only: send {fields.ENABLED.name}: true."),
@@ -108,10 +131,14 @@ def problem_of(error: TwoPHPError, *, retry_after_s: int | None = None) -> Probl
 def _problem(code: str, field: str | None, status: int | None) -> Problem:
     kind = PROBLEMS[code]
     status = status or kind.status
-    headers: Headers = [CONTENT_TYPE, NO_STORE, (fields.MESSAGE.key, kind.title.encode("ascii"))]
+    headers: Headers = [CONTENT_TYPE, NO_STORE]
+    if not kind.is_plain:
+        headers.append((fields.MESSAGE.key, kind.title.encode("ascii")))
     if kind.phase is not None:
         headers.append(state(kind.phase))
     members: dict[str, str | int] = {"status": status, "code": code, "title": kind.title}
+    if kind.detail is not None:
+        members["detail"] = kind.detail
     if field is not None:
         members["field"] = field
     return Problem(status=status, headers=tuple(headers), body=msgspec.json.encode(members))
