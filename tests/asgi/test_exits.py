@@ -10,7 +10,7 @@ import pytest
 
 from tests.asgi.driver import AUTO, CLIENT, RESOURCE, SERVER, STATE, Orders, Seen, answer, serving
 from twophp.asgi.messages import Send
-from twophp.engine.execution import Executions
+from twophp.engine.settlement import Settlement
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ async def test_a_settlement_that_is_cut_off_beside_its_handler_leaves_nobody_wai
 
     async with serving(Orders(goes_on)) as service:
         registered = await service.register()
-        monkeypatch.setattr(Executions, "_settle", cut_off)
+        monkeypatch.setattr(Settlement, "settle", cut_off)
         with pytest.raises(asyncio.CancelledError):
             async with asyncio.timeout(10):
                 await service.confirm(registered)
