@@ -28,7 +28,7 @@ POLICY = {
     "effects": "where the handler acts: `anywhere`, or in the intent's `transaction` and `obligations` alone",
     "transparent": "plain requests are recorded too; their answers stay as they are",
     "require": "a plain mutation is refused with 428 and does not run; not together with `transparent`",
-    "idempotency_key": "`accept` or `require` the field of that name ([how](../how-to/idempotency-key.md)), or ignore it",
+    "idempotency_key": "`accept` or `require` that field ([how](../how-to/idempotency-key.md)), or ignore it",
     "allow_shorter_ttl": "a client may ask for less than the TTL",
     "literal_ttl_reject": "also what is settled is refused after its TTL, as draft §8.2 reads literally",
     "processing_timeout_ms": "how long a second confirm waits for the first; the timeout of what a handler reserves",

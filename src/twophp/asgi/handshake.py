@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from twophp.asgi import answers
 from twophp.asgi.arrived import Arrived
+from twophp.asgi.enrolled import Enrolled
 from twophp.asgi.failures import audited, failed
 from twophp.asgi.messages import (
     Answer,
@@ -53,14 +54,13 @@ from twophp.identity.identify import ANONYMOUS, anonymous, authenticate, princip
 from twophp.observability.conditions import Conditions, ids_of, named
 from twophp.wire import fields
 from twophp.wire.grammar import TRUE
-from twophp.wire.parse import PhaseOne, PhaseTwo, Request, StatusRead, asks_for_status, parse, parse_ordinary
-from twophp.wire.paths import bound_path, confirmed_path
+from twophp.wire.parse import PhaseOne, PhaseTwo, Request, StatusRead, parse, parse_ordinary
+from twophp.wire.paths import bound_path
 
 log: Final = logging.getLogger("twophp.server")
 
 CONFIRM_BODY_LIMIT: Final = 64 * 1024  # A-09: read and thrown away.
 _CONFIRM_DIGITS: Final = len(str(CONFIRM_BODY_LIMIT))
-_READS: Final = frozenset({"GET", "HEAD"})
 # Bound once: Python 3.11 takes ten times as long to find an enum's member as to find a name.
 _STANDARD, _ASYNC, _TRANSPARENT = Mode.STANDARD, Mode.ASYNC, Mode.TRANSPARENT
 
@@ -81,6 +81,7 @@ class Handshake:
         # every client is anonymous.
         self._unguarded = settings.identify is not anonymous
         self._everybody = principal_of(ANONYMOUS) if settings.identify is anonymous else None
+        self._enrolled = Enrolled(settings)
         self._is_confirm = (settings.confirm_suffix, f"{settings.confirm_suffix}/")
         self._has_proxies = bool(settings.proxies.networks or settings.proxies.unix)
         self._fewer_digits = len(str(settings.max_body_bytes))  # A shorter number is a smaller one.
@@ -103,7 +104,7 @@ class Handshake:
             root = scope.get("root_path")
             seen: str = seen_path(scope) if root else scope["path"]
             endpoint = settings.endpoints.match(method, seen)
-            if (endpoint is None or method not in settings.methods) and not self._is_ours(scope, seen, endpoint):
+            if (endpoint is None or method not in settings.methods) and not self._enrolled.asks(scope, seen, endpoint):
                 return None
             arrived = Arrived(scope, method, raw_path(scope), shape, self._now())
             if not settings.allow_insecure and (self._has_proxies or scope.get("scheme") != "https"):
@@ -120,7 +121,7 @@ class Handshake:
                 return await self._phase_two(asked, arrived, principal, receive)
             if kind is not PhaseOne:
                 return await self._status_read(asked, path, principal, scope) if kind is StatusRead else None
-            if method == "POST" and seen.endswith(self._is_confirm) and self._only_confirms(seen, endpoint):
+            if method == "POST" and seen.endswith(self._is_confirm) and self._enrolled.only_confirms(seen, endpoint):
                 missing = fields.SERVER_CORRELATION_ID.name  # A-02
                 raise WireError("a confirm without a server id", code="missing_field", field=missing)
             return None if endpoint is None else await self._phase_one(asked, arrived, principal, receive, endpoint)
@@ -215,29 +216,6 @@ class Handshake:
             return principal if isinstance(principal, str) else await principal
         except Unauthenticated:
             return principal_digest("unidentified", "", "plain")
-
-    def _is_ours(self, scope: Scope, path: str, endpoint: Endpoint | None) -> bool:
-        """Whether the request may read, register or confirm what is enrolled (A-07, A-15).
-
-        A confirm is a POST, whatever the Phase 1 method was (A-01).
-        """
-        method = scope["method"]
-        if method in _READS:
-            return asks_for_status(scope["headers"])
-        if method not in self._settings.methods:
-            return method == "POST" and self._is_confirm_path(path)
-        return endpoint is not None or self._is_confirm_path(path)
-
-    def _only_confirms(self, path: str, endpoint: Endpoint | None) -> bool:
-        """Whether a POST there can be nothing but a confirm: a key that spells the path out makes it a resource."""
-        suffix = self._settings.confirm_suffix
-        named = endpoint is not None and endpoint.names(path.removesuffix("/"), suffix)
-        return not named and self._is_confirm_path(path)
-
-    def _is_confirm_path(self, path: str) -> bool:
-        settings = self._settings
-        match, target = settings.endpoints.match, confirmed_path(path.removesuffix("/"), settings.confirm_suffix)
-        return target is not None and any(match(method, target or "/") for method in settings.methods)
 
     async def _phase_one(
         self, asked: PhaseOne, arrived: Arrived, principal: str, receive: Receive, endpoint: Endpoint

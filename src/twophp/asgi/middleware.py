@@ -53,7 +53,6 @@ from twophp.asgi.shapes import Shape, Shapes, name_of
 from twophp.core.errors import ConfigError, StoreUnavailable, TwoPHPError, WireError
 from twophp.core.intent import Mode
 from twophp.core.networks import Networks
-from twophp.core.policy import Policy
 from twophp.core.settings import knows_its_settings
 from twophp.engine.current import take_over
 from twophp.engine.endpoints import Endpoint, Endpoints, Policies
@@ -130,11 +129,6 @@ class _LockOfLoop:
         return self._lock
 
 
-def _judges_plain(policy: Policy) -> bool:
-    """Whether requests that did not opt in need a look."""
-    return policy.transparent or policy.require or policy.idempotency_key != "ignore"
-
-
 class TwoPhaseMiddleware:
     """The server side of 2PHP for an ASGI application."""
 
@@ -183,7 +177,7 @@ class TwoPhaseMiddleware:
         self._keys = checked_keys(keys)
         self._clock = checked_clock(clock)
         self._polls = Polls(endpoints, self._settings.methods)
-        self._judges_plain = any(_judges_plain(endpoint.policy) for endpoint in endpoints)
+        self._judges_plain = any(endpoint.policy.judges_plain for endpoint in endpoints)
         self._starting = _LockOfLoop()
         self._has_stopped = False  # After a stop only a lifespan starts the service again, no request does.
         self._server: Server | None = None
@@ -441,9 +435,7 @@ class TwoPhaseMiddleware:
             if key is None:
                 if endpoint.policy.idempotency_key == "accept":
                     return False
-                raise WireError(
-                    "the endpoint takes no request without an Idempotency-Key", code="idempotency_key_missing"
-                )
+                raise WireError("a key is required here", code="idempotency_key_missing")
             server = await self._running()
             assert self._handshake is not None
             with server.requests:

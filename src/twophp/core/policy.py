@@ -123,6 +123,11 @@ class Policy(SettingsStruct, frozen=True, kw_only=True):
         """TTL 120 s, grace 10 s (draft §12.3)."""
         return cls(**(PolicyChanges(ttl_ms=120_000, delta_ms=10_000) | changes))
 
+    @property
+    def judges_plain(self) -> bool:
+        """Whether requests that did not opt in need a look."""
+        return self.transparent or self.require or self.idempotency_key != "ignore"
+
     def effective_ttl_ms(self, requested_ttl_ms: int | None) -> int:
         """The TTL in force: a wish may lengthen it up to the cap, and shorten it only where allowed (A-23)."""
         if requested_ttl_ms is None or not 0 < requested_ttl_ms <= MAX_REQUESTED_TTL_MS:
