@@ -28,6 +28,7 @@ from tests.crash.service import Service
 from tests.storm.chain import link_app
 from tests.storm.errands import run_errand
 from twophp.asgi.messages import App
+from twophp.stores.sqlite.new_file import left_by
 from twophp.stores.sqlite.sql import migrations
 
 PR_SET_PDEATHSIG: Final = 1
@@ -74,7 +75,7 @@ def end(order: Order) -> int:
 
 
 def main() -> None:
-    migrations()  # Read once, before anybody needs them.
+    left_by(migrations())  # Found out once, before anybody needs it.
     print("ready", flush=True)  # noqa: T201
     for line in sys.stdin:
         order = msgspec.json.decode(line, type=Order)

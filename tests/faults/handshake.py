@@ -25,6 +25,7 @@ from twophp.core.policy import Policy
 from twophp.engine.intents import Intents
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.commit_place import CommitPlace
+from twophp.stores.sqlite.new_file import left_by
 from twophp.stores.sqlite.sql import migrations
 from twophp.stores.vault import AesGcmVault, KeyRing
 
@@ -160,7 +161,7 @@ if __name__ == "__main__":
     # strace counts calls thread by thread, so every commit of a victim has to happen in the same one.
     CommitPlace.is_on_loop = lambda _place, _now_s: False  # type: ignore[method-assign,assignment]
     os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-    migrations()  # So that a victim opens no file but the database's.
+    left_by(migrations())  # So that a victim opens no file but the database's.
     say("ready")
     line = b""
     while byte := os.read(0, 1):  # Unbuffered: what follows the line is for the victim.

@@ -17,13 +17,15 @@ from tests.faults.handshake import STEPS
 from tests.faults.rig import Fault, Outcome, Rig
 
 KILL, EIO, ENOSPC, EMFILE = "signal=SIGKILL", "error=EIO", "error=ENOSPC", "error=EMFILE"
-PLACES = ("start", "opened", "closing")
+# strace counts calls thread by thread. From the start on it strikes each call of the thread that opens and closes; the
+# writer's own first calls would come after those, so they are struck from the moment on when the store is open.
+PLACES = ("start", "opened")
 SWEEPS = [
     *((place, "pwrite64", effect) for place in PLACES for effect in (KILL, EIO, ENOSPC)),
     *((place, "fdatasync", effect) for place in PLACES for effect in (KILL, EIO, ENOSPC)),
-    *((place, "ftruncate", effect) for place in ("start", "closing") for effect in (KILL, EIO, ENOSPC)),
+    *(("start", "ftruncate", effect) for effect in (KILL, EIO, ENOSPC)),
     *(("start", "openat", effect) for effect in (KILL, EMFILE)),
-    *(("closing", "unlink", effect) for effect in (KILL, EIO)),
+    *(("start", "unlink", effect) for effect in (KILL, EIO)),
 ]
 ACKNOWLEDGED_BEFORE = 2
 LONGEST = 400  # A sweep that has not ended by then never will.

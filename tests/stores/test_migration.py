@@ -22,8 +22,10 @@ from twophp.core.intent import Phase
 from twophp.ports import Tail
 from twophp.stores.sqlite import hashes, widening
 from twophp.stores.sqlite.connection import migrate, open_connection
+from twophp.stores.sqlite.new_file import make_tables
 from twophp.stores.sqlite.reader import ledger_reader
 from twophp.stores.sqlite.reading import holds_seals
+from twophp.stores.sqlite.sql import migrations
 from twophp.stores.sqlite.verify import ProvenHead, verify
 from twophp.stores.urls import open_vault
 
@@ -75,6 +77,25 @@ def test_everything_is_there_afterwards_and_the_journal_holds(old: Path) -> None
     assert verify(str(old), vault=open_vault(f"sqlite:///{old}")).holds, "every sealed part opens"
     upgrade(old)
     assert told(old) == before, "once is enough"
+
+
+def everything(connection: apsw.Connection) -> dict[str, list[Any]]:
+    """Each object of a schema as it was made, and each row in it."""
+    objects = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchall()
+    tables = [name for kind, name, _made_by in objects if kind == "table"]
+    rows: dict[str, list[Any]] = {str(name): connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables}  # noqa: S608
+    return {"objects": sorted(objects, key=str), **rows}
+
+
+@pytest.mark.parametrize("package", ["twophp.stores.sqlite", "twophp.central.stores.sqlite"])
+def test_a_new_file_is_what_all_migrations_make_one_after_the_other(package: str) -> None:
+    new, stepwise = apsw.Connection(":memory:"), apsw.Connection(":memory:")
+    for connection in (new, stepwise):
+        hashes.teach(connection)
+    make_tables(new, migrations(package))
+    for _number, script in migrations(package):
+        stepwise.execute(script)
+    assert everything(new) == everything(stepwise)
 
 
 def test_life_goes_on_with_what_was_migrated(old: Path) -> None:

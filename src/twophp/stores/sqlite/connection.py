@@ -23,6 +23,7 @@ from twophp.core.errors import (
 )
 from twophp.stores.clock import pause, steady_seconds
 from twophp.stores.sqlite.hashes import teach
+from twophp.stores.sqlite.new_file import make_tables
 from twophp.stores.sqlite.one_library import connect
 from twophp.stores.sqlite.sql import migrations, sql
 from twophp.stores.sqlite.widening import Progress, widen
@@ -215,7 +216,7 @@ def _into_wal(connection: apsw.Connection) -> str:
 def migrate(
     connection: apsw.Connection, path: str, schema: Schema = LEDGER, *, progress: Progress | None = None
 ) -> None:
-    """Bring the schema to this version of twophp, one numbered step after the other.
+    """Bring the schema to this version of twophp: a new file at once, another one numbered step after the other.
 
     All steps share one transaction, except a step that moves every row of a file (``Schema.long_steps``): it has
     transactions of its own, and if it is interrupted the next opening goes on with it.
@@ -224,12 +225,16 @@ def migrate(
         connection.execute(sql("begin"))
         _harden_log(connection)
         with_schema = _refuse_foreign(connection, path, schema)
-        is_new = not with_schema  # Then there are no rows to move.
-        for number, script in migrations(schema.package):
+        steps = migrations(schema.package)
+        if not with_schema:
+            make_tables(connection, steps)
+            with_schema = steps[-1][0]
+            connection.execute(f"PRAGMA user_version = {with_schema}")
+        for number, script in steps:
             if number > with_schema:
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version = {number}")
-            if not is_new and number in schema.long_steps and number >= with_schema:
+            if number in schema.long_steps and number >= with_schema:
                 connection.execute(sql("commit"))
                 schema.long_steps[number](connection, progress or logged(path))
                 connection.execute(sql("begin"))

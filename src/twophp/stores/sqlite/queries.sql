@@ -44,6 +44,17 @@ UPDATE head SET opened = opened + 1;
 -- name: count_tables
 SELECT count(*) FROM sqlite_schema;
 
+-- name: objects_of_schema
+-- Tables first: an index or a trigger needs its table. What SQLite makes by itself has no text, or a name of its own.
+SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite!_%' ESCAPE '!'
+ORDER BY type <> 'table', rowid;
+
+-- name: rows_of_table
+SELECT * FROM a_table;
+
+-- name: put_row
+INSERT INTO a_table VALUES (?);
+
 -- name: read_meta
 SELECT value FROM meta WHERE name = ?;
 
