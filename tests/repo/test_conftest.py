@@ -15,8 +15,10 @@ ROOT = Path(__file__).parents[2]
 def run(folder: Path, test: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run one test in a folder of its own, under this project's conftest."""
     (folder / "test_it.py").write_text(f"import pytest\n\n{test}\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *options, "test_it.py"]
-    surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "CI": "", **env}
+    plugins = ("-p", "tests.conftest", "-p", "xdist.plugin")  # These alone: to import all others takes longer.
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, *options, "test_it.py"]
+    bare = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CI": ""}
+    surroundings = {**os.environ, **bare, **env}
     return subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, check=False)  # noqa: S603
 
 
