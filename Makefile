@@ -18,6 +18,7 @@ demo: .venv/.ready ## See it work
 
 test: lint ## Lint, then every test; ARGS="tests/core -k name" narrows it
 	@tools/need git curl openssl node-express postgresql strace chromium
+	@$(BIN)/python -m compileall -q src tests # Where Python keeps no bytecode, each process of a test would compile all.
 	@echo "test: pytest $(ARGS)"
 	@$(BIN)/pytest -q -n 2 $(ARGS)
 
