@@ -29,13 +29,13 @@ def fastapi_app() -> Starlette:
     return observe(fastapi_orders())
 
 
-def _wrapped(app: Any) -> Any:
+def _wrapped(app: Any, policy: Policy = Policy.standard()) -> Any:  # noqa: B008 - Immutable.
     app.add_middleware(
         TwoPhaseMiddleware,
         service="orders",
         store=os.environ["BENCH_STORE"],
         identify=anonymous,
-        policies=Policy.standard(),
+        policies=policy,
         allow_insecure=True,
         outgoing=_to_the_receiver(),
     )
@@ -58,6 +58,11 @@ def starlette_twophp() -> Any:
 def fastapi_twophp() -> Any:
     """FastAPI behind the middleware."""
     return _wrapped(fastapi_app())
+
+
+def fastapi_keyed() -> Any:
+    """FastAPI behind the middleware, for clients that send an Idempotency-Key."""
+    return _wrapped(fastapi_app(), Policy.standard(idempotency_key="accept"))
 
 
 def speaking() -> App:

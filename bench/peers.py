@@ -2,8 +2,8 @@
 
 They are pinned in ``peers.txt`` and installed into .venv/peers, on request only. Each keeps its keys where its own
 documentation says that they survive a restart, on a server that syncs every write. One request with a fresh
-``Idempotency-Key`` counts for them; ours is measured beside them, by auto-confirm (one request) and by handshake (two).
-What they promise differs: none of them seals, journals or has a second phase.
+``Idempotency-Key`` counts for them; ours is measured beside them by the same field, by auto-confirm (one request too)
+and by handshake (two). What they promise differs: none of them seals, journals or has a second phase.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ PEERS = (
     Peer("fastapi-idempotency", "fastapi_idempotency", POSTGRES, "BENCH_POSTGRES"),
     Peer("dbos", "dbos", POSTGRES, "BENCH_POSTGRES"),
 )
-OURS = {"handshake": "twophp, handshake", "auto": "twophp, auto-confirm"}
+OURS = {
+    "handshake": ("twophp, handshake", "fastapi_twophp"),
+    "auto": ("twophp, auto-confirm", "fastapi_twophp"),
+    "keyed": ("twophp, Idempotency-Key", "fastapi_keyed"),
+}
+"""By what wrk sends: the name in the table, and the application."""
 
 
 def _install(say: Say) -> None:
@@ -116,8 +121,8 @@ def measure(folder: Path, rounds: int, seconds: float, say: Say) -> list[dict[st
                 servers[peer.factory] = stack.enter_context(_peer(peer.factory, folder, backends)), "keyed"
             except RuntimeError as error:
                 failed[peer.factory] = str(error)
-        ours = stack.enter_context(serving("fastapi_twophp", folder / "peers-ours.db"))
-        servers |= {mode: (ours, mode) for mode in OURS}
+        for mode, (_name, factory) in OURS.items():
+            servers[mode] = stack.enter_context(serving(factory, folder / f"peers-{mode}.db")), mode
         for number in range(rounds):
             say(f"peers: round {number + 1} of {rounds}")
             for name, (server, mode) in servers.items():
@@ -136,7 +141,9 @@ def _peer(factory: str, folder: Path, backends: dict[str, str]) -> Any:
 def _summary(found: dict[str, list[tuple[Run, Run]]], failed: dict[str, str]) -> list[dict[str, Any]]:
     versions = _versions()
     named = [(peer.factory, peer.package, versions[peer.package], peer.kept_in) for peer in PEERS]
-    named += [(mode, name, "", "SQLite, synchronous=FULL, sealed, journalled") for mode, name in OURS.items()]
+    named += [
+        (mode, name, "", "SQLite, synchronous=FULL, sealed, journalled") for mode, (name, _factory) in OURS.items()
+    ]
     told: list[dict[str, Any]] = []
     for name, package, version, kept_in in named:
         facts = {"name": package, "version": version, "kept_in": kept_in}
