@@ -1,8 +1,8 @@
 """The values that pass between the parts of the central ledger.
 
-A row arrives with a version (A-57). What the database keeps per (pair, actor, writer) is the newest; every version that
-was ever accepted is a leaf of the Merkle tree, in order of arrival, so a row that was rewritten or deleted later is
-found by anyone who kept an old tree head.
+A row arrives with a version (A-57). What is served per (pair, actor, writer) is the newest; every version that was ever
+accepted is a leaf of the Merkle tree, in order of arrival, and its bytes are kept, so a row that was rewritten or
+deleted later is found, together with the tree by anyone who kept an old tree head.
 
 ``sequence`` is the number of a row's newest leaf. It orders everything: cursors, live updates and proofs speak of it.
 Leaves count from 1, so a tree head's size is the sequence of its last leaf; RFC 9162's index is one less.
@@ -23,6 +23,8 @@ from twophp.core.records import Instant
 MOST_PER_PAGE: Final = 500
 MOST_IN_A_TREE: Final = 10_000
 MOST_IN_A_BATCH: Final = 5_000
+LEAVES_PER_PAGE: Final = 4_096
+"""Of a verification. So many take their reader some tens of milliseconds."""
 
 
 class Role(StrEnum):
@@ -173,3 +175,22 @@ class TreeHead(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     root: bytes
     at: Instant
+
+
+class Leaves(msgspec.Struct, frozen=True, kw_only=True):
+    """Some neighbouring leaves as of one moment, with the rows that are served under their numbers (ADR 47).
+
+    Nothing is promised about them: what somebody did to the database shows here.
+    """
+
+    first: int
+    until: int  # The first number that is not asked about.
+    size: int
+    root: bytes  # Empty where tiles are missing from which it would follow.
+    at: Instant
+    kept_from: int  # Up to here a version that was replaced may have no bytes.
+    hashes: bytes  # Of the leaves from ``first`` on, as the tree has them.
+    newest: Sequence[
+        tuple[int, bytes]
+    ]  # Number and row of what is served; at either end also what is outside the tree.
+    past: Sequence[tuple[int, int | None, bytes | None]]  # Number, what superseded it, and the row.

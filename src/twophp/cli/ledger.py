@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import click
 from rich.markup import escape
@@ -10,8 +11,9 @@ from rich.markup import escape
 from twophp.cli.ledger_calls import pairs, show_, tree
 from twophp.cli.ledger_rows import initiated, stalled, tail
 from twophp.cli.output import FOUND, counted, examples, out, print_json, progress_bar, sqlite_path
-from twophp.cli.proofs import prove, verify_central
+from twophp.cli.proofs import prove
 from twophp.cli.remote import is_remote
+from twophp.cli.verify_central import Asked, is_central, verify_central
 from twophp.stores.sqlite.connection import migrate as migrate_file
 from twophp.stores.sqlite.connection import open_connection, schema_of
 from twophp.stores.sqlite.reading import holds_seals
@@ -45,33 +47,66 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
         "ledger verify orders.db --open-seals",
         "ledger verify postgresql://orders@db.internal/orders",
         "ledger verify https://central.example --expect 42:9f86d081...",
+        "ledger verify sqlite:///central.db --resume verify.state",
     ),
 )
 @click.argument("url_or_path")
-@click.option("--expect", metavar="SEQ:HASH", help="A head noted earlier: history up to there must be the same.")
+@click.option(
+    "--expect",
+    metavar="SEQ:HASH",
+    multiple=True,
+    help="A head noted earlier: history up to there must be the same. Of a central ledger, as often as you like.",
+)
 @click.option("--proof", metavar="FILE", help="What `ledger prove` wrote: its rows must still be there (central only).")
+@click.option("--resume", metavar="FILE", help="Keep in FILE how far it is, and go on from there (central only).")
+@click.option("--quick", is_flag=True, help="Walk the proofs alone, and look at no row (a central ledger's URL only).")
 @click.option(
     "--open-seals", is_flag=True, help="Open every sealed payload and answer with the key ring as well (a file only)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def verify(
-    ctx: click.Context, url_or_path: str, expect: str | None, proof: str | None, *, open_seals: bool, as_json: bool
+    ctx: click.Context,
+    url_or_path: str,
+    expect: tuple[str, ...],
+    proof: str | None,
+    resume: str | None,
+    *,
+    quick: bool,
+    open_seals: bool,
+    as_json: bool,
 ) -> None:
-    """Prove that the journal is unchanged, or say which line is not; of a central ledger, that it holds what it held.
+    """Prove that the journal is unchanged, or say which line is not; of a central ledger, that no row is.
 
     Finds edited, deleted and cut-off lines, and records and ledger rows that are not what the journal says. The service
     may go on running. Note the head it prints in another place: with --expect a journal that was rewritten
     as a whole is found, too. With --open-seals a payload or an answer that was changed or moved is found; the ring is
     the one beside the database, or what TWOPHP_KEYS or TWOPHP_KEYS_FILE says.
+
+    Of a central ledger, by its URL or its database, every row that is served is hashed and compared with its leaf in
+    the tree: rewritten, removed and slipped-in rows are named. What was rewritten together with the tree is found
+    with --expect or --proof.
     """
-    if open_seals and is_remote(url_or_path):
-        raise click.UsageError("--open-seals is for a ledger's file: a central ledger holds nothing sealed")
-    if is_remote(url_or_path):
-        verify_central(ctx, url_or_path, expect, proof, as_json=as_json)
-    if proof is not None:
-        raise click.UsageError("--proof is for a central ledger's URL")
-    noted = None if expect is None else ProvenHead.parse(expect)
+    database = url_or_path.startswith(("http://", "https://", *POSTGRESQL))
+    path = None if database else sqlite_path(url_or_path)
+    if is_central(url_or_path, path):
+        if open_seals:
+            raise click.UsageError("--open-seals is for a ledger's file: a central ledger holds nothing sealed")
+        if quick and not is_remote(url_or_path):
+            raise click.UsageError("--quick is for a central ledger's URL")
+        url = url_or_path if path is None else f"sqlite:///{path}"
+        asked = Asked(url=url, expect=expect, proof=proof, resume=resume, quick=quick, as_json=as_json)
+        verify_central(ctx, asked)
+    if proof is not None or resume is not None or quick or len(expect) > 1:
+        raise click.UsageError("--proof, --resume, --quick and a second --expect are for a central ledger")
+    _verify_service(ctx, url_or_path, expect, open_seals=open_seals, as_json=as_json)
+
+
+def _verify_service(
+    ctx: click.Context, url_or_path: str, expect: Sequence[str], *, open_seals: bool, as_json: bool
+) -> None:
+    """Verify the ledger of a service or a client."""
+    noted = ProvenHead.parse(expect[0]) if expect else None
     with progress_bar("verifying") as progress:
         if url_or_path.startswith(POSTGRESQL):
             report = _verify_database(url_or_path, noted, progress, open_seals=open_seals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -25,6 +25,8 @@ PAGE: Final = 500
 OK: Final = 200
 BROKEN: Final = 500
 BAD_ANSWER: Final = "bad_answer"
+T = TypeVar("T")
+
 STRANGER: Final = "the answer is not the central ledger's"
 
 
@@ -65,13 +67,24 @@ class Remote:
         answer.
         """
         body = b"" if document is None else msgspec.json.encode(document)
+        return _Document(_decoded(asyncio.run(self._answer(method, path, body))))
+
+    async def packed(self, path: str, kind: type[T]) -> T:
+        """The MessagePack document at a path."""
+        answer = await self._answer("GET", path, b"")
+        try:
+            return msgspec.msgpack.decode(answer.body, type=kind)
+        except UNREADABLE as error:
+            raise Refused(f"{STRANGER}: {unreadable(error)}", code=BAD_ANSWER) from error
+
+    async def _answer(self, method: str, path: str, body: bytes) -> Answer:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
-            answer = asyncio.run(fetch(self._origin, method, path, headers=headers, body=body, most=256 * 1024 * 1024))
+            answer = await fetch(self._origin, method, path, headers=headers, body=body, most=256 * 1024 * 1024)
         except DeliveryFailed as error:
             raise StoreUnavailable(f"{self.url} gave no answer: {error.reason}", code=error.code) from error
         if answer.status == OK:
-            return _Document(_decoded(answer))
+            return answer
         code, words = _problem(answer)
         message = f"{self.url} answered {answer.status}: {words}"
         raise StoreUnavailable(message, code=code) if answer.status >= BROKEN else Refused(message, code=code)

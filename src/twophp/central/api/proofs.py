@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
+import msgspec
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
@@ -18,12 +19,16 @@ from twophp.central.api.documents import (
 from twophp.central.api.problems import ApiProblem
 from twophp.central.api.routes import describe
 from twophp.central.api.state import CentralPart, Reader
+from twophp.central.ports import LEAVES_PER_PAGE
+from twophp.central.proof.merkle import TILE_WIDTH
 
 MOST: Final = 2**53 - 1
+PACKED: Final = "application/vnd.msgpack"
 
 router: Final = APIRouter(tags=["proofs"])
 
 Sequence: TypeAlias = Annotated[int, Path(ge=1, le=MOST)]
+First: TypeAlias = Annotated[int, Query(ge=1, le=MOST)]
 Size: TypeAlias = Annotated[int, Query(ge=0, le=MOST)]
 
 
@@ -37,7 +42,7 @@ async def head(central: CentralPart, _principal: Reader) -> Response:
 async def inclusion(central: CentralPart, _principal: Reader, sequence: Sequence, size: Size | None = None) -> Response:
     """That leaf `sequence` is in the tree of `size` leaves, by default all there are.
 
-    `root` is told of the whole tree; of a smaller one, the asker has it. `row` is told while no newer version is here.
+    `root` is told of the whole tree; of a smaller one, the asker has it. `row` is that version, newest or superseded.
     """
     now = await central.store.head()
     size = now.size if size is None else size
@@ -47,11 +52,30 @@ async def inclusion(central: CentralPart, _principal: Reader, sequence: Sequence
     if leaf is None:
         raise ApiProblem("not_found")
     path = await central.store.inclusion(sequence, size)
-    found = await central.store.after(sequence - 1, 1)
-    row = row_of(found[0]) if found and found[0].sequence == sequence else None
+    found = await central.store.version(sequence)
+    row = None if found is None else row_of(found)
     root = now.root.hex() if size == now.size else None
     document = {"sequence": sequence, "size": size, "root": root, "leaf": leaf.hex(), "row": row}
     return json_answer(document | {"path": [part.hex() for part in path]})
+
+
+_packed: Final[dict[str, Any]] = describe(None, 400)
+_packed["responses"][200] = {"description": "`Leaves` as a MessagePack map.", "content": {PACKED: {"schema": {}}}}
+
+
+@router.get("/v1/proofs/leaves", **_packed)
+async def leaves(central: CentralPart, _principal: Reader, first: First = 1) -> Response:
+    """4,096 leaves from number `first`, one more than a multiple of 256, as of one moment: a MessagePack map.
+
+    `size`, `root` and `at` are the head of that moment. `hashes` are the leaves' as the tree has them. `newest` are
+    pairs of a number and the row that is served under it, `past` are triples of a number, the number that superseded
+    it, and the row. A row is what its leaf hashes behind `0x00` and the tag. Until `until` is above `size`, go on from
+    `until`.
+    """
+    if first % TILE_WIDTH != 1:
+        raise ApiProblem("bad_size", f"a page begins with 1 or one more than a multiple of {TILE_WIDTH}")
+    found = await central.store.leaves(first, LEAVES_PER_PAGE)
+    return Response(msgspec.msgpack.encode(found), headers={"Cache-Control": "no-store"}, media_type=PACKED)
 
 
 @router.get("/v1/proofs/consistency", **describe(ConsistencyDocument, 400))

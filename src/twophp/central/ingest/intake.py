@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from twophp.central.ports import Ack, Alarm, Service
-from twophp.central.proof.merkle import BEFORE_LEAF, bound
+from twophp.central.proof.merkle import BEFORE_LEAF, bound, row_bytes
 from twophp.core.entry import CLIENT_PHASES, LedgerEntry, broken_rules, outcome_of
 from twophp.core.intent import Phase
 from twophp.core.records import Instant
@@ -41,7 +41,10 @@ Key: TypeAlias = tuple[str, str, str]
 """Of a writer's row: both ids and the actor."""
 Values: TypeAlias = Sequence[Any]
 """A row as a database has it: its number, then the fields of the entry. Phases and modes equal their texts."""
+Past: TypeAlias = tuple[int, int, bytes]
+"""The number of a version, the number of the one that superseded it, and the row in its leaf."""
 
+FIELDS: Final = len(LedgerEntry.__struct_fields__)
 _ACTOR: Final = LedgerEntry.__struct_fields__.index("actor")
 _SYNC: Final = LedgerEntry.__struct_fields__.index("sync_timestamp")
 _VERSION: Final = LedgerEntry.__struct_fields__.index("version")
@@ -69,6 +72,7 @@ class Taken(msgspec.Struct, kw_only=True):
     leaves: list[bytes] = []  # Of every version that was accepted, in order.
     alarms: list[Alarm] = []
     replaced: list[Values] = []  # Rows as they stood of which a newer version was accepted.
+    past: list[Past] = []  # Every version that a newer one was accepted of: those of ``replaced``, and of this batch.
     written: int = 0
 
     @property
@@ -171,7 +175,10 @@ def _newer(
         return None
     if stored is not None and sent is None:
         taken.replaced.append(stored)
-    return _accepted(taken, fields, at, size)
+    row = _accepted(taken, fields, at, size)
+    if before is not None:
+        taken.past.append((before[0], row[0], row_bytes(before[1 : FIELDS + 1])))
+    return row
 
 
 def _answer_known(taken: Taken, writer: Service, fields: Values, at: Instant, before: Values) -> None:

@@ -40,6 +40,8 @@ TileKey: TypeAlias = tuple[int, int]
 """A tile: how many times eight levels above the leaves, and its number from the left."""
 Tiles: TypeAlias = Mapping[TileKey, bytes]
 
+_PROXY: Final = LedgerEntry.__struct_fields__.index("client_id_is_proxy")
+_INDETERMINATE: Final = LedgerEntry.__struct_fields__.index("indeterminate")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _astuple: Final = msgspec.structs.astuple
 BEFORE_LEAF: Final = b"\x00" + LEAF_TAG
@@ -48,12 +50,26 @@ BEFORE_LEAF: Final = b"\x00" + LEAF_TAG
 
 def leaf_bytes(entry: LedgerEntry) -> bytes:
     """What stands for one version of a row."""
-    return LEAF_TAG + _encode(bound(_astuple(entry)))
+    return LEAF_TAG + row_bytes(_astuple(entry))
 
 
 def leaf_hash(entry: LedgerEntry) -> bytes:
     """The leaf's hash."""
-    return sha256(BEFORE_LEAF + _encode(bound(_astuple(entry)))).digest()
+    return hash_of_row(row_bytes(_astuple(entry)))
+
+
+def row_bytes(fields: Sequence[Any]) -> bytes:
+    """The row in a leaf, of the fields of a ``LedgerEntry`` as they are or as a database spells them."""
+    spelled = list(bound(fields))
+    spelled[_PROXY] = bool(spelled[_PROXY])
+    if len(spelled) > _INDETERMINATE:
+        spelled[_INDETERMINATE] = True
+    return _encode(spelled)
+
+
+def hash_of_row(row: bytes) -> bytes:
+    """The hash of the leaf that has this row."""
+    return sha256(BEFORE_LEAF + row).digest()
 
 
 def bound(fields: Sequence[Any]) -> Sequence[Any]:
@@ -90,11 +106,11 @@ def appended(size: int, edge: Tiles, leaves: Sequence[bytes]) -> dict[TileKey, b
         tiles = [hashes[at : at + TILE_WIDTH * HASH_BYTES] for at in range(0, len(hashes), TILE_WIDTH * HASH_BYTES)]
         changed |= {(level, number + place): tile for place, tile in enumerate(tiles)}
         full = tiles if len(tiles[-1]) == TILE_WIDTH * HASH_BYTES else tiles[:-1]
-        level, count, fresh = level + 1, number, b"".join(_fold(tile) for tile in full)
+        level, count, fresh = level + 1, number, b"".join(folded(tile) for tile in full)
     return changed
 
 
-def _fold(hashes: bytes) -> bytes:
+def folded(hashes: bytes) -> bytes:
     """The root over neighbouring hashes, a power of two of them."""
     level = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
     while len(level) > 1:
@@ -170,6 +186,21 @@ def root_of(size: int, tiles: Tiles) -> bytes:
     return _hash_of((0, size), tiles) if size else EMPTY_ROOT
 
 
+def root_if_whole(size: int, tiles: Tiles) -> bytes:
+    """The same of tiles that may be missing or cut off; then no root follows, and none is said."""
+    try:
+        return root_of(size, tiles)
+    except (KeyError, ValueError, IndexError):
+        return b""
+
+
+def leaf_hashes(keys: Sequence[TileKey], tiles: Tiles) -> bytes:
+    """What neighbouring tiles say, each as long as it must be but the last: what is missing there is zeros."""
+    whole = TILE_WIDTH * HASH_BYTES
+    found = [tiles.get(key, b"")[:whole] for key in keys]
+    return b"".join([*(hashes.ljust(whole, b"\0") for hashes in found[:-1]), *found[-1:]])
+
+
 def _hash_of(range_: Range, tiles: Tiles) -> bytes:
     """Whole subtrees, smaller and smaller to the right, are joined from the right."""
     nodes = [_node(level, index, tiles) for level, index in _complete(*range_)]
@@ -196,7 +227,7 @@ def _place(level: int, index: int) -> tuple[TileKey, int, int]:
 
 def _node(level: int, index: int, tiles: Tiles) -> bytes:
     key, first, width = _place(level, index)
-    return _fold(tiles[key][first * HASH_BYTES : (first + width) * HASH_BYTES])
+    return folded(tiles[key][first * HASH_BYTES : (first + width) * HASH_BYTES])
 
 
 def _split(size: int) -> int:

@@ -15,9 +15,12 @@ POSTGRES: Final = frozenset({"postgresql", "postgres"})
 SUPPORTED: Final = "sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/database"
 
 
-async def open_central(url: str, *, mint: MintId = mint_uuid) -> CentralStore:
-    """The database that ``url`` names, opened and migrated; a SQLite file is made if it is not there."""
+async def open_central(url: str, *, mint: MintId = mint_uuid, read_only: bool = False) -> CentralStore:
+    """The database that ``url`` names, opened and migrated; a SQLite file is made if it is not there.
+
+    With ``read_only`` nothing is made, migrated or held up, and what would write fails.
+    """
     if url.partition("://")[0] in POSTGRES:
-        return await PostgresCentral.open(url, mint=mint)
+        return await PostgresCentral.open(url, mint=mint, read_only=read_only)
     where = parse_store_url(url, supported=SUPPORTED)
-    return SqliteCentral(where.path or None, mint=mint)
+    return SqliteCentral(where.path or None, mint=mint, read_only=read_only)

@@ -14,6 +14,7 @@ from twophp.core.intent import Mode, Phase
 COLUMNS: Final = 1 + len(LedgerEntry.__struct_fields__)
 """The number of a row and its fields. What a database keeps behind them is its own business."""
 
+_decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
 _MODES: Final = {mode.value: mode for mode in Mode}
 _PHASES: Final = {phase.value: phase for phase in Phase}
 
@@ -27,6 +28,15 @@ def row_of(row: Sequence[Any]) -> Row:
     values[19] = bool(row[19])
     values[22] = bool(row[22])
     return Row(row[0], LedgerEntry(*values[1:COLUMNS]))
+
+
+def past_row_of(row: Sequence[Any]) -> Row | None:
+    """A superseded version under its number; None where only the number was kept."""
+    sequence, _superseded_by, leaf = row
+    if leaf is None:
+        return None
+    fields = _decode(leaf)
+    return row_of([sequence, *fields, *[False] * (COLUMNS - 1 - len(fields))])
 
 
 def sequence_of(row: Row) -> int:

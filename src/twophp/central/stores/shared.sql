@@ -7,6 +7,19 @@ SELECT one FROM head;
 -- name: read_head
 SELECT size, at FROM head;
 
+-- The Merkle tree, and what stands for its leaves. ---------------------------------------------------------------------
+
+-- name: read_kept_from
+SELECT kept_from FROM head;
+
+-- name: newest_leaves
+SELECT * FROM entry WHERE sequence >= ?1 AND sequence < ?2 ORDER BY sequence LIMIT ?3;
+
+-- name: past_leaves
+SELECT sequence, superseded_by, leaf FROM past WHERE sequence >= ?1 AND sequence < ?2 ORDER BY sequence LIMIT ?3;
+
+-- Alarms. -------------------------------------------------------------------------------------------------------------
+
 -- name: raise_alarm
 INSERT INTO alarm (at, code, service_ledger_id, client_correlation_id, server_correlation_id, detail)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING;

@@ -18,6 +18,7 @@ from twophp.central.ports import (
     Ack,
     Activity,
     Alarm,
+    Leaves,
     Page,
     Row,
     RowFilter,
@@ -27,8 +28,17 @@ from twophp.central.ports import (
     TreeHead,
 )
 from twophp.central.proof import merkle
-from twophp.central.stores.records import row_of, sequence_of, service_of, shape, token_of, token_values
-from twophp.central.stores.statements import cleaned, conditions, is_text, place_of, refuse_unfit, within
+from twophp.central.stores.records import (
+    COLUMNS,
+    past_row_of,
+    row_of,
+    sequence_of,
+    service_of,
+    shape,
+    token_of,
+    token_values,
+)
+from twophp.central.stores.statements import MOST_INTEGER, cleaned, conditions, is_text, place_of, refuse_unfit, within
 from twophp.core.entry import LedgerEntry
 from twophp.core.records import Instant
 from twophp.ports import MintId
@@ -82,6 +92,12 @@ class CentralStore(ABC):
     async def after(self, sequence: int, limit: int) -> Sequence[Row]:
         """What has arrived since, oldest first: the live feed."""
         return await self._all("after", (within(sequence), limit), row_of)
+
+    async def version(self, sequence: int) -> Row | None:
+        """The row that leaf ``sequence`` is about, superseded or not; None where it is not kept."""
+        asked = within(sequence), within(sequence + 1), 1
+        found = await self._all("newest_leaves", asked, row_of) or await self._all("past_leaves", asked, past_row_of)
+        return found[0] if found else None
 
     async def export(self, wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
         """Everything that was asked for, in chunks, from one consistent view, with bounded memory."""
@@ -179,6 +195,41 @@ class CentralStore(ABC):
         size, at, _ranges, tiles = await self._tiles(lambda there: [(0, there)])
         return TreeHead(size=size, root=merkle.root_of(size, tiles), at=at)
 
+    async def leaves(self, first: int, count: int) -> Leaves:
+        """``count`` leaves from number ``first``, one more than a multiple of 256, and the rows that stand for them.
+
+        The first page has what is numbered below 1 as well, the last what is numbered beyond the tree.
+        """
+        assert first % merkle.TILE_WIDTH == 1, "a page begins with a tile"
+
+        def steps() -> Steps[Leaves]:
+            ((size, at),) = yield "read_head", ()
+            ((kept_from,),) = yield "read_kept_from", ()
+            until = first + count
+            low = -MOST_INTEGER if first == 1 else first
+            high = MOST_INTEGER if until > size else until
+            newest = yield "newest_leaves", (low, high, 2 * count)
+            past = yield "past_leaves", (low, high, 2 * count)
+            keys = {
+                (0, number)
+                for number in range(first // merkle.TILE_WIDTH, -(-min(until - 1, size) // merkle.TILE_WIDTH))
+            }
+            found = yield "tiles", self._columns(sorted(keys | merkle.tiles_of([(0, size)])))
+            tiles = {(level, number): hashes for level, number, hashes in found}
+            return Leaves(
+                first=first,
+                until=until,
+                size=size,
+                root=merkle.root_if_whole(size, tiles),
+                at=at,
+                kept_from=kept_from,
+                hashes=merkle.leaf_hashes(sorted(keys), tiles),
+                newest=[(row[0], merkle.row_bytes(row[1:COLUMNS])) for row in newest],
+                past=[tuple(row) for row in past],
+            )
+
+        return await self._read(steps)
+
     async def leaf(self, sequence: int) -> bytes | None:
         """The leaf hash under this number."""
         hashes = await self._hashes(lambda there: [(sequence - 1, sequence)] if 0 < sequence <= there else [])
@@ -217,17 +268,15 @@ class CentralStore(ABC):
         """Run all steps in one transaction; what they return is durable. They may be run again from the beginning."""
 
     @abstractmethod
-    async def _tiles(
-        self, ranges_in: Callable[[int], list[merkle.Range]]
-    ) -> tuple[int, Instant, list[merkle.Range], merkle.Tiles]:
-        """The size of the tree and its time, the ranges that are asked of one of that size, and their tiles."""
+    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
+        """Run all steps in one transaction that sees one moment and changes nothing."""
 
     @abstractmethod
     def _array(self, texts: Sequence[str]) -> Any:
         """Several texts as one value."""
 
     @abstractmethod
-    def _columns(self, pairs: Sequence[tuple[str, str]]) -> Values:
+    def _columns(self, pairs: Sequence[tuple[Any, Any]]) -> Values:
         """Several pairs as the values of a statement."""
 
     async def _all(
@@ -253,6 +302,19 @@ class CentralStore(ABC):
             where.append(self._sql[condition])
             values += [value] * where[-1].count("?")
         return self._sql[name].format(conditions=" AND ".join(where)), values
+
+    async def _tiles(
+        self, ranges_in: Callable[[int], list[merkle.Range]]
+    ) -> tuple[int, Instant, list[merkle.Range], merkle.Tiles]:
+        """The size of the tree and its time, the ranges that are asked of one of that size, and their tiles."""
+
+        def steps() -> Steps[tuple[int, Instant, list[merkle.Range], merkle.Tiles]]:
+            ((size, at),) = yield "read_head", ()
+            ranges = ranges_in(size)
+            found = yield "tiles", self._columns(list(merkle.tiles_of(ranges)))
+            return size, at, ranges, {(level, number): hashes for level, number, hashes in found}
+
+        return await self._read(steps)
 
     async def _hashes(self, ranges_in: Callable[[int], list[merkle.Range]]) -> list[bytes]:
         _size, _at, ranges, tiles = await self._tiles(ranges_in)

@@ -224,7 +224,7 @@ def migrate(
     with _given_up_on_failure(connection):
         connection.execute(sql("begin"))
         _harden_log(connection)
-        with_schema = _refuse_foreign(connection, path, schema)
+        with_schema = read_schema(connection, path, schema)
         steps = migrations(schema.package)
         if not with_schema:
             make_tables(connection, steps)
@@ -238,7 +238,7 @@ def migrate(
                 connection.execute(sql("commit"))
                 schema.long_steps[number](connection, progress or logged(path))
                 connection.execute(sql("begin"))
-                with_schema = _refuse_foreign(connection, path, schema)  # Another process may have finished.
+                with_schema = read_schema(connection, path, schema)  # Another process may have finished.
         connection.execute(f"PRAGMA application_id = {schema.application_id}")
         # A failed commit may lie behind the end of the log, where no reader sees it but a recovery would. This write
         # replaces it, so a record that reads as absent from here on stays absent.
@@ -266,7 +266,7 @@ def schema_of(path: str) -> int:
         raise ConfigError(message, code="no_such_database")
     connection = open_connection(path, read_only=True)
     with _given_up_on_failure(connection):
-        number = _refuse_foreign(connection, path, LEDGER)
+        number = read_schema(connection, path, LEDGER)
     let_go(connection)
     return number
 
@@ -281,7 +281,7 @@ def open_without_room(path: str, schema: Schema = LEDGER) -> apsw.Connection:
     with _given_up_on_failure(connection):
         connection.execute(sql("begin"))
         _harden_log(connection)
-        if _refuse_foreign(connection, path, schema) != migrations(schema.package)[-1][0]:
+        if read_schema(connection, path, schema) != migrations(schema.package)[-1][0]:
             raise StoreUnavailable(f"{path}: there is no room to migrate it", code="disk_full")
         roll_back(connection)
     return connection
@@ -312,13 +312,13 @@ def _refuse_foreign_at_once(connection: apsw.Connection, path: str, schema: Sche
     """Check inside one read transaction: between two reads, another process may have made the file ours."""
     connection.execute("BEGIN")
     try:
-        _refuse_foreign(connection, path, schema)
+        read_schema(connection, path, schema)
     finally:
         roll_back(connection)
 
 
-def _refuse_foreign(connection: apsw.Connection, path: str, schema: Schema) -> int:
-    """The schema's number, if the file is ours or empty."""
+def read_schema(connection: apsw.Connection, path: str, schema: Schema) -> int:
+    """The schema's number. Raises if the file is another program's, or of a newer version."""
     with_schema = int(connection.execute("PRAGMA user_version").get)
     newest = migrations(schema.package)[-1][0]
     owner = connection.execute("PRAGMA application_id").get

@@ -60,8 +60,8 @@ class Database:
         self._pool = pool
 
     @classmethod
-    async def open(cls, url: str) -> Database:
-        """Connect, refuse what would not be durable, and migrate."""
+    async def open(cls, url: str, *, read_only: bool = False) -> Database:
+        """Connect, refuse what would not be durable, and migrate; or only look."""
         if asyncpg is None:
             raise ConfigError("PostgreSQL needs twophp[postgres]", code="no_driver")
         async with _in_our_words():
@@ -71,14 +71,17 @@ class Database:
                 max_size=CONNECTIONS,
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
-                server_settings=_SETTINGS,
+                server_settings=_SETTINGS | ({"default_transaction_read_only": "on"} if read_only else {}),
                 reset=_leave,
             )
         database = cls(pool)
         try:
-            async with database.writing() as connection:
-                await _insist_on_durability(connection)
-                await _migrate(connection)
+            async with database.reading() if read_only else database.writing() as connection:
+                if read_only:
+                    await _insist_on_this_schema(connection)
+                else:
+                    await _insist_on_durability(connection)
+                    await _migrate(connection)
         except TwoPHPError:
             await database.close()
             raise
@@ -166,6 +169,17 @@ async def _insist_on_durability(connection: Any) -> None:
     if fsync != "on" or whole_pages != "on" or commit == "off":
         message = f"needs fsync and full_page_writes, got fsync={fsync}, full_page_writes={whole_pages}"
         raise ConfigError(message, code="weak_durability")
+
+
+async def _insist_on_this_schema(connection: Any) -> None:
+    newest = migrations_of(__package__)[-1][0]
+    try:
+        there = await connection.fetchval(SQL["schema_version"])
+    except asyncpg.UndefinedTableError as error:
+        raise SchemaMismatch("the database has no central ledger", code="foreign_database") from error
+    if there != newest:
+        message = f"schema {there} is not this twophp's ({newest}); `twophp central serve` migrates an older one"
+        raise SchemaMismatch(message, code="schema_too_old" if there < newest else "schema_too_new")
 
 
 async def _migrate(connection: Any) -> None:

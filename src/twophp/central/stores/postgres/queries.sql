@@ -56,6 +56,9 @@ CROSS JOIN LATERAL (
 -- name: delete_entries
 DELETE FROM entry WHERE sequence = ANY ($1::bigint[]);
 
+-- name: keep_past
+INSERT INTO past SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]);
+
 -- name: conclude
 WITH kept AS (
     INSERT INTO tile SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bytea[])

@@ -37,9 +37,9 @@ class PostgresCentral(CentralStore):
         self._database = database
 
     @classmethod
-    async def open(cls, url: str, *, mint: MintId = mint_uuid) -> Self:
-        """Connect to the database that ``url`` names, check that it is durable, and migrate it."""
-        return cls(await Database.open(url), mint=mint)
+    async def open(cls, url: str, *, mint: MintId = mint_uuid, read_only: bool = False) -> Self:
+        """Connect to the database that ``url`` names, check that it is durable, and migrate it; or only look at it."""
+        return cls(await Database.open(url, read_only=read_only), mint=mint)
 
     async def close(self) -> None:
         """See ``CentralStore.close``."""
@@ -68,6 +68,8 @@ class PostgresCentral(CentralStore):
             tiles = merkle.appended(size, edge, taken.leaves)
             columns = _columns((*key, tile) for key, tile in tiles.items()) or [[], [], []]
             size += len(taken.leaves)
+            if taken.past:
+                await connection.execute(SQL["keep_past"], *_columns(taken.past))
             if taken.alarms:
                 await connection.executemany(SQL["raise_alarm"], [_astuple(alarm)[1:] for alarm in taken.alarms])
             await connection.execute(SQL["conclude"], *columns, size, at, taken.fresh, writer.service_ledger_id)
@@ -89,30 +91,28 @@ class PostgresCentral(CentralStore):
 
     async def _write(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._database.writing() as connection:
-            run, rows = steps(), None
-            try:
-                while True:
-                    name, values = run.send(rows)  # type: ignore[arg-type]  # None begins it.
-                    rows = await connection.fetch(SQL[name], *values)
-            except StopIteration as end:
-                made: T = end.value
-        return made
+            return await _run(connection, steps())
 
-    async def _tiles(
-        self, ranges_in: Callable[[int], list[merkle.Range]]
-    ) -> tuple[int, Instant, list[merkle.Range], merkle.Tiles]:
+    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._database.reading() as connection:
-            size, at = await connection.fetchrow(SQL["read_head"])
-            ranges = ranges_in(size)
-            keys = list(merkle.tiles_of(ranges))
-            found = await connection.fetch(SQL["tiles"], *(_columns(keys) or [[], []]))
-        return size, at, ranges, {(level, number): hashes for level, number, hashes in found}
+            return await _run(connection, steps())
 
     def _array(self, texts: Sequence[str]) -> Sequence[str]:
         return texts
 
-    def _columns(self, pairs: Sequence[tuple[str, str]]) -> Values:
+    def _columns(self, pairs: Sequence[tuple[Any, Any]]) -> Values:
         return _columns(pairs) or ([], [])
+
+
+async def _run(connection: Any, steps: Steps[T]) -> T:
+    rows = None
+    try:
+        while True:
+            name, values = steps.send(rows)  # type: ignore[arg-type]  # None begins it.
+            rows = await connection.fetch(SQL[name], *values)
+    except StopIteration as end:
+        made: T = end.value
+        return made
 
 
 async def _look_ahead(

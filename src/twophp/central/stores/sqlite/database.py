@@ -22,7 +22,14 @@ from zlib import crc32
 import apsw
 
 from twophp.central.stores.statements import statements
-from twophp.core.errors import CommitUnknown, StoreOverloaded, StorePoisoned, StoreUnavailable, TwoPHPError
+from twophp.core.errors import (
+    CommitUnknown,
+    SchemaMismatch,
+    StoreOverloaded,
+    StorePoisoned,
+    StoreUnavailable,
+    TwoPHPError,
+)
 from twophp.stores.named_sql import migrations_of
 from twophp.stores.sqlite.connection import (
     CENTRAL_APPLICATION_ID,
@@ -31,6 +38,7 @@ from twophp.stores.sqlite.connection import (
     is_outside_fault,
     migrate,
     open_connection,
+    read_schema,
     translate,
 )
 
@@ -61,8 +69,10 @@ class _Failure:
 class Database:
     """A file, or a database in memory where ``path`` is None."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, *, read_only: bool = False) -> None:
+        """``read_only`` is for looking at a file beside a running service: nothing is made, migrated or held up."""
         self.path = path
+        self._is_read_only = read_only
         self._waiting: deque[_Wish] = deque()
         self._drain: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -77,6 +87,9 @@ class Database:
         self._log_pages = 0
         if self.path is None:
             self._writer = self._reader = _in_memory()
+            return
+        if self._is_read_only:
+            self._writer = self._reader = _for_reading(self.path)
             return
         self._writer = open_connection(self.path, schema=CENTRAL)
         migrate(self._writer, self.path, CENTRAL)
@@ -243,6 +256,18 @@ class Database:
     def _count_log_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
         return apsw.SQLITE_OK
+
+
+def _for_reading(path: str) -> apsw.Connection:
+    """A file as it is. One of another version is refused: its tables are others."""
+    connection = open_connection(path, read_only=True, schema=CENTRAL)
+    number, newest = read_schema(connection, path, CENTRAL), migrations_of(CENTRAL.package)[-1][0]
+    if number != newest:
+        connection.close()
+        message = f"{path}: schema {number} is older than this twophp's ({newest}); `twophp central serve` migrates it"
+        raise SchemaMismatch(message, code="schema_too_old")
+    _teach(connection)
+    return connection
 
 
 def _in_memory() -> apsw.Connection:

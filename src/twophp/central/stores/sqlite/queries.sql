@@ -41,6 +41,9 @@ SELECT entry.* FROM carray(?2) CROSS JOIN entry ON sequence = value AND +service
 -- name: insert_entry
 INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: keep_past
+INSERT INTO past VALUES (?, ?, ?);
+
 -- name: insert_spots
 -- Two ids of a row may have one spot.
 INSERT OR IGNORE INTO spot SELECT value FROM carray(?);

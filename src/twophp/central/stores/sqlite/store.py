@@ -33,10 +33,10 @@ T = TypeVar("T")
 class SqliteCentral(CentralStore):
     """A ``CentralStore`` over one file, or in memory without one. Use it from one event loop."""
 
-    def __init__(self, path: str | None, *, mint: MintId = mint_uuid) -> None:
-        """Open or create the database, migrate it, and prove that a write reaches the disk."""
+    def __init__(self, path: str | None, *, mint: MintId = mint_uuid, read_only: bool = False) -> None:
+        """Open or create the database, migrate it, and prove that a write reaches the disk; or only look at it."""
         super().__init__(SQL, mint)
-        self._database = Database(path)
+        self._database = Database(path, read_only=read_only)
 
     async def close(self) -> None:
         """See ``CentralStore.close``."""
@@ -66,33 +66,27 @@ class SqliteCentral(CentralStore):
         return self._database.chunks(statement, values, size)
 
     async def _write(self, steps: Callable[[], Steps[T]]) -> T:
-        def change(connection: apsw.Connection) -> T:
-            run, rows = steps(), None
-            try:
-                while True:
-                    name, values = run.send(rows)  # type: ignore[arg-type]  # None begins it.
-                    rows = connection.execute(SQL[name], values).fetchall()
-            except StopIteration as end:
-                made: T = end.value
-                return made
+        return await self._database.write(lambda connection: _run(connection, steps()))
 
-        return await self._database.write(change)
-
-    async def _tiles(
-        self, ranges_in: Callable[[int], list[merkle.Range]]
-    ) -> tuple[int, Instant, list[merkle.Range], merkle.Tiles]:
-        def question(connection: apsw.Connection) -> tuple[int, Instant, list[merkle.Range], merkle.Tiles]:
-            size, at = _head(connection)
-            ranges = ranges_in(size)
-            return size, at, ranges, _tiles(connection, merkle.tiles_of(ranges))
-
-        return await self._database.read(question)
+    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self._database.read(lambda connection: _run(connection, steps()))
 
     def _array(self, texts: Sequence[str]) -> str:
         return _json(texts)
 
-    def _columns(self, pairs: Sequence[tuple[str, str]]) -> Values:
+    def _columns(self, pairs: Sequence[tuple[Any, Any]]) -> Values:
         return (_json(pairs),)
+
+
+def _run(connection: apsw.Connection, steps: Steps[T]) -> T:
+    rows = None
+    try:
+        while True:
+            name, values = steps.send(rows)  # type: ignore[arg-type]  # None begins it.
+            rows = connection.execute(SQL[name], values).fetchall()
+    except StopIteration as end:
+        made: T = end.value
+        return made
 
 
 def _ingest(connection: apsw.Connection, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
@@ -104,6 +98,8 @@ def _ingest(connection: apsw.Connection, writer: Service, entries: Sequence[Ledg
         spots += _spots_of(rows)
     if taken.replaced:
         _forget(connection, taken.replaced)
+    if taken.past:
+        connection.executemany(SQL["keep_past"], taken.past)
     if taken.leaves:
         _keep_spots(connection, size, size + len(taken.leaves), spots)
         tiles = merkle.appended(size, _tiles(connection, merkle.edge_of(size)), taken.leaves)

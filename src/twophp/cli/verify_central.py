@@ -1,0 +1,194 @@
+"""``twophp ledger verify`` of a central ledger: over its API, or of its database, with the same eyes."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import apsw
+import click
+import msgspec
+from rich.markup import escape
+
+from twophp.central.ports import LEAVES_PER_PAGE, Leaves
+from twophp.central.proof.verify import Noted, Report, Verification
+from twophp.central.stores.opening import open_central
+from twophp.central.stores.sqlite.database import CENTRAL
+from twophp.cli.output import FOUND, counted, note, out, print_json, progress_bar
+from twophp.cli.proofs import continues, head_of, noted_head, proven
+from twophp.cli.remote import Remote, is_remote
+from twophp.core.errors import TwoPHPError
+from twophp.stores.sqlite.connection import open_connection
+from twophp.stores.urls import POSTGRESQL
+
+Read: TypeAlias = Callable[[int], Awaitable[Leaves]]
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verification is to find out."""
+
+    url: str
+    expect: Sequence[str]
+    proof: str | None
+    resume: str | None
+    quick: bool
+    as_json: bool
+
+
+def is_central(url: str, path: str | None) -> bool:
+    """Whether an argument means a central ledger: its URL, its file or its database."""
+    if is_remote(url):
+        return True
+    if url.startswith(POSTGRESQL):
+        return asyncio.run(_has_central(url))
+    if not Path(path or "").is_file():
+        return False
+    with suppress(TwoPHPError, apsw.Error):  # What is no database is said where it is to be verified.
+        connection = open_connection(path or "", read_only=True, schema=CENTRAL)
+        try:
+            return bool(connection.execute("PRAGMA application_id").get == CENTRAL.application_id)
+        finally:
+            connection.close()
+    return False
+
+
+async def _has_central(url: str) -> bool:
+    from twophp.stores.postgres.driver import THEIRS, asyncpg, place_of, translate  # noqa: PLC0415 - It is an extra.
+
+    if asyncpg is None:
+        return False
+    try:
+        connection = await asyncpg.connect(place_of(url).dsn)
+    except THEIRS as error:
+        raise translate(error) from error
+    try:
+        return await connection.fetchval("SELECT to_regclass('twophp_central_schema') IS NOT NULL") is True
+    finally:
+        await connection.close()
+
+
+def verify_central(ctx: click.Context, asked: Asked) -> None:
+    """Verify a central ledger, print what was found, and end with its exit code."""
+    noted, findings, proofs = [noted_head(text) for text in asked.expect], list[dict[str, Any]](), 0
+    if asked.proof is not None:
+        head, broken, proofs = proven(asked.proof)
+        noted.append(head)
+        findings = [_said("not_proven", None, message) for message in broken]
+    if asked.quick:
+        found = _quick(Remote(asked.url), noted)
+    else:
+        report = asyncio.run(_verified(asked, noted))
+        found = _document(report)
+    found["findings"] = findings + found["findings"]
+    found["findings_count"] += len(findings)
+    found["proven"] = proofs
+    holds = not found["findings_count"]
+    if asked.as_json:
+        print_json({"holds": holds} | found)
+    else:
+        _print(found, has_noted=bool(noted))
+    ctx.exit(0 if holds else FOUND)
+
+
+def _quick(remote: Remote, noted: Sequence[Noted]) -> dict[str, Any]:
+    """What can be said without the rows."""
+    now = head_of(remote)
+    broken = [head for head in noted if not continues(remote, head, now)]
+    found = [_said("other_history", None, f"what is there now does not continue {head}") for head in broken]
+    return {"head": str(now), "leaves": None, "findings": found, "findings_count": len(found)}
+
+
+def _document(report: Report) -> dict[str, Any]:
+    return {
+        "head": str(Noted(report.head.size, report.head.root)),
+        "leaves": report.leaves,
+        "rows": report.rows,
+        "past": report.past,
+        "without_row": report.without_row,
+        "findings": [_said(one.what, one.sequence, one.message) for one in report.findings],
+        "findings_count": report.findings_count,
+    }
+
+
+def _said(what: str, sequence: int | None, message: str) -> dict[str, Any]:
+    return {"what": what, "sequence": sequence, "message": message}
+
+
+async def _verified(asked: Asked, noted: Sequence[Noted]) -> Report:
+    async with _reading(asked.url) as read:
+        with tempfile.TemporaryDirectory(prefix="twophp-verify-") as folder:
+            about = asked.url if is_remote(asked.url) or asked.url.startswith(POSTGRESQL) else str(Path(asked.url))
+            verification = Verification(asked.resume or f"{folder}/seen.db", about, noted)
+            is_done = False
+            try:
+                with progress_bar("verifying") as progress:
+                    await _take_all(read, verification, progress)
+                    report = await asyncio.to_thread(verification.finish)
+                is_done = True
+            finally:
+                verification.close(forget=is_done)
+        return report
+
+
+async def _take_all(read: Read, verification: Verification, progress: Callable[[int, int], None]) -> None:
+    """Each page is looked at while the next one is fetched."""
+    wanted, more = verification.wanted, True
+    coming = asyncio.ensure_future(read(wanted))
+    try:
+        while more:
+            page = await coming
+            more = page.until <= page.size
+            if more:
+                coming = asyncio.ensure_future(read(page.until))
+            await asyncio.to_thread(verification.take, page)
+            progress(min(page.until - 1, page.size), page.size)
+    finally:
+        coming.cancel()
+
+
+@asynccontextmanager
+async def _reading(url: str) -> AsyncIterator[Read]:
+    if is_remote(url):
+        remote = Remote(url)
+        yield lambda first: remote.packed(f"/v1/proofs/leaves?first={first}", Leaves)
+        return
+    store = await open_central(url, read_only=True)
+    try:
+        yield lambda first: store.leaves(first, LEAVES_PER_PAGE)
+    finally:
+        await store.close()
+
+
+def _print(found: dict[str, Any], *, has_noted: bool) -> None:
+    console = out()
+    for one in found["findings"]:
+        console.print(f"[red]{one['what']}[/red]: {escape(one['message'])}")
+    unnamed = found["findings_count"] - len(found["findings"])
+    if unnamed:
+        console.print(f"and {unnamed:,} more")
+    if found["findings_count"]:
+        console.print("[red]the central ledger does not hold what it took up[/red]")
+    else:
+        console.print(
+            f"[green]the central ledger holds what it {'held' if has_noted else 'took up'}[/green]{_what(found)}"
+        )
+    if not has_noted:
+        note(
+            "a history that was rewritten as a whole is found by a head that was noted: give it with --expect next time"
+        )
+    console.print(f"head {found['head']}", markup=False)
+
+
+def _what(found: dict[str, Any]) -> str:
+    parts = [f"{counted(found['proven'], 'row')} proven"] if found["proven"] else []
+    if found["leaves"] is None:
+        parts.append("rows not looked at")
+    else:
+        parts.append(f"{counted(found['rows'], 'row')} and {counted(found['past'], 'older version')} hashed")
+        if found["without_row"]:
+            parts.append(f"{counted(found['without_row'], 'leaf')} older than the history, without a row")
+    return ": " + ", ".join(parts)
