@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import apsw
 import click
 import msgspec
 from rich.markup import escape
@@ -21,8 +20,7 @@ from twophp.central.stores.sqlite.database import CENTRAL
 from twophp.cli.output import FOUND, counted, note, out, print_json, progress_bar
 from twophp.cli.proofs import continues, head_of, noted_head, proven
 from twophp.cli.remote import Remote, is_remote
-from twophp.core.errors import TwoPHPError
-from twophp.stores.sqlite.connection import open_connection
+from twophp.stores.sqlite.connection import belongs_to
 from twophp.stores.urls import POSTGRESQL
 
 Read: TypeAlias = Callable[[int], Awaitable[Leaves]]
@@ -45,15 +43,7 @@ def is_central(url: str, path: str | None) -> bool:
         return True
     if url.startswith(POSTGRESQL):
         return asyncio.run(_has_central(url))
-    if not Path(path or "").is_file():
-        return False
-    with suppress(TwoPHPError, apsw.Error):  # What is no database is said where it is to be verified.
-        connection = open_connection(path or "", read_only=True, schema=CENTRAL)
-        try:
-            return bool(connection.execute("PRAGMA application_id").get == CENTRAL.application_id)
-        finally:
-            connection.close()
-    return False
+    return path is not None and belongs_to(path, CENTRAL)
 
 
 async def _has_central(url: str) -> bool:

@@ -259,6 +259,22 @@ def logged(path: str) -> Progress:
     return tell
 
 
+def belongs_to(path: str, schema: Schema) -> bool:
+    """Whether a file is there, and is of this kind."""
+    if not Path(path).is_file():
+        return False
+    try:
+        connection = open_connection(path, read_only=True, schema=schema)
+    except TwoPHPError:
+        return False
+    try:
+        return bool(connection.execute("PRAGMA application_id").get == schema.application_id)
+    except apsw.Error:  # It is no database.
+        return False
+    finally:
+        let_go(connection)
+
+
 def schema_of(path: str) -> int:
     """The number of a ledger's schema, old or current. Raises if the file is not a ledger's, or is too new."""
     if not Path(path).is_file():
