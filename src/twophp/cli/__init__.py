@@ -17,6 +17,7 @@ PLACES: Final = {
     "obligations": "twophp.cli.obligations",
     "registrar": "twophp.cli.registrar",
     "serve": "twophp.cli.serve",
+    "store": "twophp.cli.store",
 }
 
 

@@ -54,7 +54,7 @@ _TYPES: Final = {int: "bigint", bool: "boolean", bytes: "bytea"}
 @cache
 def _named() -> dict[str, str]:
     folder, found = files(__package__), dict[str, str]()
-    for name in ("queries.sql", "registrar.sql", "rotate.sql", "verify.sql"):
+    for name in ("copy.sql", "queries.sql", "registrar.sql", "rotate.sql", "verify.sql"):
         found |= named(folder.joinpath(name).read_text(encoding="utf-8"))
     return found
 

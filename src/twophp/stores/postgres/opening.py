@@ -75,6 +75,13 @@ async def _lock_schema(connection: Any, script: Script) -> None:
         await connection.fetchval(script.named("lock_schema"), timeout=PATIENCE_S)
 
 
+async def insist_on_whole_copy(connection: Any, script: Script) -> None:
+    """A ledger that is half copied has forgotten what it executed."""
+    if await connection.fetchval(script.named("unfinished_copy")) is not None:
+        message = f"a copy into {script.schema} is not finished; run `twophp store copy` again"
+        raise StoreUnavailable(message, code="copy_unfinished")
+
+
 async def insist_on_schema(connection: Any, script: Script) -> None:
     """For whoever only looks: there is a ledger, and it is of this version."""
     newest = script.migrations()[-1][0]

@@ -92,6 +92,7 @@ class PostgresStore:
                     async with connection.transaction():
                         await opening.insist_on_durability(connection, self._script)
                         await opening.migrate(connection, self._script)
+                        await opening.insist_on_whole_copy(connection, self._script)
                         begins = ("begin_pooled" if self._is_pooled else "begin", *self._as)
                         self._script.begin = ";".join(map(self._script.named, begins))
                         news = News(pool, self._script, is_pooled=self._is_pooled)
