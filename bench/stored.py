@@ -23,7 +23,7 @@ from twophp.engine.intents import Intents
 from twophp.stores.clock import mint_uuid
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 
 STORED = 1_200_000
 AT_ONCE = 512

@@ -24,7 +24,7 @@ from twophp.engine.intents import Intents
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 
 DUE = 1_000
 FEW = 1_000

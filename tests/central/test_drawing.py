@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 from tests.core.calls import FOURTEEN, client_row, server_row
 from tools import traffic
 from twophp.central.drawing import words
-from twophp.central.drawing.charts import Chart, Series, percentile_lines, proportions, spark, stacked_bars
+from twophp.central.drawing.charts import (
+    Chart,
+    Series,
+    log_ticks,
+    percentile_lines,
+    proportions,
+    spark,
+    stacked_bars,
+    thinned,
+    ticks,
+)
 from twophp.central.drawing.layout import WIDTH, Place, laid_out
-from twophp.central.drawing.scales import log_ticks, thinned, ticks
 from twophp.central.drawing.shown import DRAWN_WHOLE, MOST_CALLS, Shown, View, everything, shown
 from twophp.central.drawing.svg import element, printable
 from twophp.central.drawing.tree import Drawing, tree_picture

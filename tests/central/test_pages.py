@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from tools import looking, traffic
-from twophp.central.auth.access import COOKIE
-from twophp.central.auth.addresses import own_address
+from twophp.central.auth.access import COOKIE, own_address
 from twophp.central.drawing.words import MINUTE_MS
 from twophp.central.pages.frame import CSP
 from twophp.central.pages.search import instant

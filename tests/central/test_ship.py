@@ -32,7 +32,7 @@ from twophp.ports import Tail
 from twophp.shipping.shipper import LONGEST_WAIT_S, Shipper, Shipping, shipping
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
-from twophp.stores.sqlite.obligation_reader import reading_obligations
+from twophp.stores.sqlite.reader import reading_obligations
 from twophp.wire.rows import decode_rows, encode_batch
 
 PATIENCE_S = 20

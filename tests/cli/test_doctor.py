@@ -16,8 +16,7 @@ from tests.stores.orders import T0, HandClock, orders, raw
 from twophp.central.stores.opening import open_central
 from twophp.cli.doctor import command as doctor_command
 from twophp.cli.doctor import store as doctor_store
-from twophp.cli.doctor.clock import check_clock, check_store_time
-from twophp.cli.doctor.store import check_file_system, mount_of
+from twophp.cli.doctor.store import check_clock, check_file_system, check_store_time, mount_of
 from twophp.core.policy import DAY_MS
 from twophp.stores.clock import system_clock
 

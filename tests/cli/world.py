@@ -23,7 +23,7 @@ from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put, Records
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import open_vault
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 
 T0 = 1_767_225_600_000
 POLICY = Policy.standard()

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from tests.client.callers import caller
 from tests.client.shop import Shop, ledger, served, shop
 from twophp import Policy
-from twophp.client import Advice, PhaseError, known_endpoints
+from twophp.client import Advice, PhaseError, exchange
 from twophp.wire.targets import Target
 
 SCRIPT = Path(__file__).with_name("plain_server.js")
@@ -172,8 +172,8 @@ class Interrupted(dict[tuple[str, str], bool]):
 
 
 def test_what_is_known_of_endpoints_is_bounded_whichever_thread_learns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_endpoints, "MOST", 2)
-    endpoints = known_endpoints.KnownEndpoints()
+    monkeypatch.setattr(exchange, "MOST", 2)
+    endpoints = exchange.KnownEndpoints()
     endpoints._known = Interrupted()
     for number in range(3):
         endpoints.add("PUT", Target("https://orders.internal", f"/{number}"))

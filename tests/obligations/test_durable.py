@@ -17,7 +17,7 @@ from twophp.stores.ring_file import RingFile
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.rotate import rotate
 from twophp.stores.sqlite.verify import verify
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 
 CANARY = "canary-51ab"
 

@@ -35,7 +35,7 @@ from twophp.stores.ring_file import RingFile, Watch, watching_vault
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.urls import StoreUrl, open_store, open_vault, parse_store_url
 from twophp.stores.vault import AesGcmVault, KeyRing, key_name
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 
 CONTEXT = seal_context("orders", "s1", "payload")
 A, B = base64.b64encode(b"a" * 32).decode(), base64.b64encode(b"\xff" * 32).decode()

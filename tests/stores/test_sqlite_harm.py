@@ -22,7 +22,7 @@ from twophp.stores.sqlite.commit_place import CommitPlace
 from twophp.stores.sqlite.verify import verify
 from twophp.stores.testing import scene
 from twophp.stores.testing.scene import register
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 
 pytestmark = pytest.mark.anyio
 

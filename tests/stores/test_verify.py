@@ -18,7 +18,7 @@ from tests.stores.orders import POLICY, T0, HandClock, orders, raw
 from tests.stores.verifying import filled, forgotten, found, messages
 from twophp.core.errors import ConfigError, JournalBroken, SchemaMismatch
 from twophp.stores.sqlite.verify import ProvenHead, Report, verify
-from twophp.storing.retention import RETENTION_MS
+from twophp.storing.bites import RETENTION_MS
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from twophp.core.intent import Phase
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing.calls import ended, opening, registered, take
 from twophp.stores.testing.scene import WRITER, HandClock
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 
 
 @pytest.fixture

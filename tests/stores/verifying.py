@@ -11,7 +11,7 @@ from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Find, Put, Records
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.verify import ProvenHead, verify
-from twophp.storing.retention import RETENTION_MS, purge
+from twophp.storing.bites import RETENTION_MS, purge
 
 # Six orders, in this order: four that were settled, one that is waiting, one that was abandoned.
 # Each settled one has three lines: registered, confirmed, settled. Line 1 is about s0, lines 4 to 6 are about s1.

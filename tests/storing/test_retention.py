@@ -13,7 +13,7 @@ from twophp.core.intent import Phase
 from twophp.core.policy import DAY_MS
 from twophp.core.records import Key
 from twophp.engine.intents import Intents
-from twophp.engine.obligations.retention import forget_settled
+from twophp.engine.obligations.rules import forget_settled
 from twophp.ports import Find, Obligations, Tail
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing.scene import (
@@ -27,7 +27,7 @@ from twophp.stores.testing.scene import (
     settle,
 )
 from twophp.stores.vault import AesGcmVault, KeyRing
-from twophp.storing.retention import purge
+from twophp.storing.bites import purge
 
 pytestmark = pytest.mark.anyio
 

@@ -65,7 +65,7 @@ from twophp.shipping.shipper import PULL_PATH
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import open_vault, opening
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 from twophp.wire.grammar import TRUE
 from twophp.wire.idempotency import read_key
 from twophp.wire.mistaken import mistaken_opt_in

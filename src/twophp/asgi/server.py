@@ -31,14 +31,13 @@ from twophp.engine.execution import Executions
 from twophp.engine.intents import Intents
 from twophp.engine.obligations.changes import Held
 from twophp.engine.obligations.flow import DecisionListener, Obligations
-from twophp.engine.obligations.retention import INTERVAL_S as RETENTION_INTERVAL_S
+from twophp.engine.obligations.rules import INTERVAL_S as RETENTION_INTERVAL_S
 from twophp.engine.running import Answered, Settled, Work
 from twophp.observability.conditions import Conditions, ids_of, named
 from twophp.observability.observe import SILENT, Observer, Publishing, observed_by
 from twophp.ports import JoinsTransactions, MintId, Vault, WholeStore
 from twophp.shipping.shipper import Shipper
-from twophp.storing.bites import MOST_LEFT
-from twophp.storing.retention import purge
+from twophp.storing.bites import MOST_LEFT, purge
 from twophp.wire import grammar
 from twophp.wire.rows import encode_batch
 

@@ -24,7 +24,7 @@ from twophp.identity.identify import Identify, anonymous
 from twophp.ports import Clock
 from twophp.shipping.shipper import Shipping, shipping
 from twophp.stores.urls import SUPPORTED, parse_store_url
-from twophp.storing.retention import RETENTION_MS
+from twophp.storing.bites import RETENTION_MS
 from twophp.wire.parse import MUTATIONS
 from twophp.wire.paths import CONFIRM_SUFFIX
 

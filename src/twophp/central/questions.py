@@ -5,12 +5,12 @@ The rules are the local command line's own: ``core.pairing`` and ``core.calltree
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
-from twophp.central.aside import aside
 from twophp.central.missing import Heard, KnownServices, Missing
 from twophp.central.ports import MOST_IN_A_TREE, Page, Row, RowFilter
 from twophp.central.stores.store import CentralStore
@@ -20,6 +20,17 @@ from twophp.core.intent import Phase
 from twophp.core.pairing import Pair, PairKey, Verdict, pair_up
 from twophp.core.records import Instant
 from twophp.ports import Clock
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 500
+"""Up to this many rows are processed on the event loop: a thread would cost more than it spares."""
+
+
+async def aside(rows: int, make: Callable[[], T]) -> T:
+    """What ``make`` makes of so many rows."""
+    return await asyncio.to_thread(make) if rows > AT_ONCE else make()
+
 
 STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})  # draft §10.4
 SILENT_MS: Final = 60_000

@@ -28,7 +28,7 @@ from twophp.ports import JournalLine
 from twophp.ports import Obligations as Question
 from twophp.stores.clock import mint_uuid
 from twophp.stores.sqlite import SQLiteStore
-from twophp.stores.sqlite.obligation_reader import ObligationReader, reading_obligations
+from twophp.stores.sqlite.reader import ObligationReader, reading_obligations
 from twophp.stores.urls import open_vault
 from twophp.wire.instant import format_instant, parse_instant
 

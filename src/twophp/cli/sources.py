@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -29,27 +29,8 @@ NamedEvent: TypeAlias = tuple[str, dict[str, Any]]
 _ONE_SIDED: Final = frozenset({Verdict.CLIENT_ONLY, Verdict.SERVER_ONLY})
 
 
-class LedgerSource(Protocol):
-    """A ledger that can be asked. What it answers is of one moment."""
-
-    name: str
-
-    @property
-    def services(self) -> frozenset[str]:
-        """The services whose rows are all here: a missing row of theirs is missing for good."""
-        ...
-
-    def entries(self, question: Question) -> Sequence[LedgerEntry]:
-        """See ``Store.entries``."""
-        ...
-
-    def told_about(self, client_correlation_id: str, server_correlation_id: str) -> Sequence[NamedEvent]:
-        """What is known of a call beside its rows, and who says so."""
-        ...
-
-
 class LocalLedger:
-    """A service's own file."""
+    """A service's own file. It is asked as a central ledger is; what it answers is of one moment."""
 
     def __init__(self, name: str, reader: LedgerReader) -> None:
         self.name = name
@@ -58,14 +39,17 @@ class LocalLedger:
 
     @property
     def services(self) -> frozenset[str]:
-        """See ``LedgerSource.services``."""
+        """The services whose rows are all here: a missing row of theirs is missing for good."""
         service = self._reader.service()
         return frozenset() if service is None else frozenset({service})
 
     def told_about(self, client_correlation_id: str, server_correlation_id: str) -> Sequence[NamedEvent]:
-        """See ``LedgerSource.told_about``."""
+        """What is known of a call beside its rows, and who says so."""
         found = self._reader.evidence(client_correlation_id, server_correlation_id)
         return [] if found == Evidence() else [(self.name, evidence_document(found))]
+
+
+LedgerSource: TypeAlias = LocalLedger | CentralLedger
 
 
 class Rows(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from twophp.client.exchange import (
     CallRequest,
     Effect,
     Keep,
+    KnownEndpoints,
     Look,
     NotSent,
     Outcome,
@@ -30,7 +31,6 @@ from twophp.client.exchange import (
     Unseal,
 )
 from twophp.client.flow import calling
-from twophp.client.known_endpoints import KnownEndpoints
 from twophp.client.ledger import Ledger
 from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, asking_once, reconciling
 from twophp.client.settings import Settings

@@ -19,14 +19,14 @@ from twophp.core.entry import Writer, client_entry
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
 from twophp.core.identity import seal_context
 from twophp.core.records import Key
-from twophp.engine.obligations.retention import RETENTION_MS, forget_settled
+from twophp.engine.obligations.rules import RETENTION_MS, forget_settled
 from twophp.kernel.commands import AdHocCommand, ReadRecords
 from twophp.ports import Change, Decide, Put, Records, Vault, WholeStore
 from twophp.shipping.shipper import Shipper
 from twophp.stores.sqlite.blocking import BlockingSQLite
 from twophp.stores.urls import open_blocking, open_vault, opening
-from twophp.storing.ledger import open_ledger
-from twophp.storing.retention import purge
+from twophp.storing.bites import purge
+from twophp.storing.reopening import open_ledger
 from twophp.wire.rows import encode_batch
 
 log: Final = logging.getLogger("twophp.client")

@@ -19,7 +19,7 @@ from twophp.shipping.shipper import Shipping, shipping
 from twophp.stores.clock import mint_uuid, steady_clock, system_clock
 from twophp.stores.keys import Keys, checked_keys
 from twophp.stores.urls import absolute_url
-from twophp.storing.retention import RETENTION_MS
+from twophp.storing.bites import RETENTION_MS
 from twophp.wire import grammar
 from twophp.wire.paths import CONFIRM_SUFFIX
 from twophp.wire.targets import Target, origin_of

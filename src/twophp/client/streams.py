@@ -1,12 +1,44 @@
-"""The body of an answer as a stream of httpx or httpx2: begun already, or watched while the caller reads it."""
+"""The body of an answer as a stream of httpx or httpx2: begun already, or watched while the caller reads it.
+
+And which of the two are here, and which of them made a request.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twophp.client.exchange import CallInfo
 from twophp.client.held import broken_off
+from twophp.core.errors import ConfigError
+
+NAMES: Final = ("httpx2", "httpx")
+
+
+def library_of(request: Any) -> Any:
+    """The library that made this request."""
+    return sys.modules[type(request).__module__.partition(".")[0]]
+
+
+def installed() -> list[Any]:
+    """The installed ones of the two libraries, the newer first."""
+    found = []
+    for name in NAMES:
+        try:
+            found.append(importlib.import_module(name))
+        except ModuleNotFoundError:
+            continue
+    return found
+
+
+def any_library() -> Any:
+    """One of the two, for what is sent before the first request of a caller."""
+    for library in installed():
+        return library
+    raise ConfigError('neither httpx2 nor httpx is installed: pip install "twophp[httpx2]"', code="no_http_library")
+
 
 if TYPE_CHECKING:
     import httpx
@@ -19,8 +51,6 @@ if TYPE_CHECKING:
         """What either library's AsyncClient reads."""
 
 else:
-    from twophp.client.installed import installed
-
     SyncBase = type("SyncBase", tuple(library.SyncByteStream for library in installed()), {})
     AsyncBase = type("AsyncBase", tuple(library.AsyncByteStream for library in installed()), {})
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from twophp.client import redirects
 from twophp.client.driver import AsyncMachinery, SyncRuntime
-from twophp.client.installed import any_library, installed, library_of
 from twophp.client.libraries import Awaiting, Blocking, Body, asked_by, is_ours
 from twophp.client.reconciler import MOST, Progress, Reconciliation
 from twophp.client.settings import Options, settings_of
+from twophp.client.streams import any_library, installed, library_of
 from twophp.core.settings import knows_its_settings
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from twophp.engine.current import current_intent
 from twophp.engine.obligations.effects import Act, act_deliverer
 from twophp.engine.obligations.fencing import Fencing
 from twophp.engine.obligations.flow import DecisionListener, Obligations
-from twophp.engine.obligations.retention import RETENTION_MS
-from twophp.engine.obligations.rules import SCAN_INTERVAL_S, Rules, rules_for
+from twophp.engine.obligations.rules import RETENTION_MS, SCAN_INTERVAL_S, Rules, rules_for
 from twophp.ports import AtOnce, Clock, Statement, Vault
 from twophp.stores.clock import ids_in_order, system_clock
 from twophp.stores.keys import Keys

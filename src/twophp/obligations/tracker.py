@@ -30,8 +30,7 @@ from twophp.engine.obligations.flow import Scanned
 from twophp.engine.obligations.rules import milliseconds
 from twophp.obligations.runtime import Apply, Options, Runtime, Which, statements, there, trace_of
 from twophp.ports import JournalLine, Obligations
-from twophp.stores.portal import Portal
-from twophp.stores.run_sync import run_sync
+from twophp.stores.portal import Portal, run_sync
 
 T = TypeVar("T")
 

@@ -6,8 +6,7 @@ from twophp.core.registration import Compensation, Registration, RegistrationReq
 from twophp.core.surface import SurfaceReport
 from twophp.registrar.blocking import Registrar
 from twophp.registrar.flow import AsyncRegistrar
-from twophp.registrar.status import Status
-from twophp.registrar.surface import evaluate_surface, select_surface
+from twophp.registrar.surface import Status, evaluate_surface, select_surface
 
 __all__ = [
     "AsyncRegistrar",

@@ -17,7 +17,7 @@ from twophp.core.surface import SurfaceReport
 from twophp.ports import Clock, MintId
 from twophp.registrar.flow import AsyncRegistrar, Verifier
 from twophp.registrar.opening import OWN_SURFACE
-from twophp.registrar.status import Status
+from twophp.registrar.surface import Status
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.portal import Portal
 

@@ -39,8 +39,7 @@ from twophp.registrar import changes
 from twophp.registrar.changes import Command
 from twophp.registrar.concurrent_attempts import ConcurrentAttempts, Crowds
 from twophp.registrar.opening import OWN_SURFACE, Opened, open_parts
-from twophp.registrar.status import Status
-from twophp.registrar.surface import examine_own
+from twophp.registrar.surface import Status, examine_own
 from twophp.registrar.witness import Witness
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.storing.reopening import transacted

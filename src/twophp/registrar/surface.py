@@ -1,15 +1,20 @@
-"""Which table may serve as the replay store: proven or refuted criterion by criterion, and never taken on trust."""
+"""Which table may serve as the replay store, and whether anything may be registered there.
+
+Proven or refuted criterion by criterion, and never taken on trust; ``Status`` says it in the contract's own words.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
 from twophp.core.errors import words_of
-from twophp.core.surface import CRITERIA, SurfaceReport, report_surface
+from twophp.core.registrar_records import Gate
+from twophp.core.rulebook import REGISTRATION_HOLD, REPLAY_SURFACE_NOT_FIT
+from twophp.core.surface import CRITERIA, DOMAIN_FAIL_CLOSED, SurfaceReport, report_surface
 from twophp.registrar.criteria import examine
 from twophp.registrar.memory_bench import MemoryBench
 from twophp.registrar.opening import OWN_AUDIT, OWN_SURFACE, Opened
@@ -21,6 +26,44 @@ from twophp.stores.sqlite import surface as sqlite_surface
 from twophp.stores.sqlite.surface import SQLiteBench
 from twophp.stores.surfaces import Bench, NoSuchTable
 from twophp.stores.urls import parse_store_url
+
+REGISTRATION_OPEN: Final = "REGISTRATION_OPEN"
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate, and what it stands on. ``registration_can_proceed`` is the contract's YES or NO (REG-7-05)."""
+
+    gate: str = REGISTRATION_HOLD
+    registration_can_proceed: Literal["YES", "NO"] = "NO"
+    domain_status: str = DOMAIN_FAIL_CLOSED
+    surface: str = ""
+    surface_status: str = REPLAY_SURFACE_NOT_FIT
+    failed_criteria: tuple[str, ...] = ()
+    authority_ref: str = ""
+    reason: str = ""
+
+    @property
+    def can_proceed(self) -> bool:
+        """Whether registrations may proceed, as a truth value."""
+        return self.registration_can_proceed == "YES"
+
+    @classmethod
+    def of(cls, gate: Gate | None, report: SurfaceReport | None) -> Self:
+        """Fit proven and the gate opened on top of it, or hold (A-94)."""
+        if report is None:
+            return cls(reason="the surface was not probed")
+        proceeds = report.fit and gate is not None and gate.is_open
+        return cls(
+            gate=REGISTRATION_OPEN if proceeds else REGISTRATION_HOLD,
+            registration_can_proceed="YES" if proceeds else "NO",
+            domain_status=report.verdict.domain_status,
+            surface=report.table,
+            surface_status=report.verdict.code,
+            failed_criteria=report.verdict.failed,
+            authority_ref="" if gate is None else gate.authority_ref,
+            reason="" if gate is None else gate.reason,
+        )
+
 
 POSTGRES: Final = ("postgresql://", "postgres://")
 SQLITE: Final = "sqlite:"

@@ -7,9 +7,12 @@ the kernel's changes are then entered into the other dicts, which cannot fail.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextvars import Context
 from functools import cache, partial
 from heapq import heappop, heappush
 from itertools import islice
@@ -53,7 +56,6 @@ from twophp.ports import (
     Tally,
     Then,
 )
-from twophp.stores.call_back import call_back
 from twophp.stores.clock import AnchoredClock, StoreTime, system_clock
 from twophp.stores.memory_answers import answer, fits, link_all
 from twophp.stores.owners import NobodyKnown
@@ -411,3 +413,23 @@ def _kind(by: str) -> str:
 
 def _pair(entry: LedgerEntry) -> tuple[str, str, str]:
     return entry.client_correlation_id, entry.server_correlation_id, entry.actor
+
+
+log: Final = logging.getLogger("twophp.store")
+
+
+def call_back(transact: Callable[[], Any], then: Then) -> None:
+    """Transact at once, and let the loop call ``then``, so that it never runs before ``submit`` has returned."""
+    answer, failure = None, None
+    try:
+        answer = transact()
+    except Exception as error:  # noqa: BLE001 - passed on to this caller.
+        failure = error
+    asyncio.get_running_loop().call_soon(_tell, then, answer, failure, context=Context())
+
+
+def _tell(then: Then, answer: Any, failure: Exception | None) -> None:
+    try:
+        then(answer, failure)
+    except Exception:
+        log.exception("a callback of a change failed")

@@ -2,6 +2,8 @@
 
 The flows are asynchronous; a synchronous edge (a transport, the tracker, the registrar) runs them through a ``Portal``.
 There is one loop for any number of threads, so calls of several threads at the same time share one group commit.
+A coroutine that never waits needs no loop: ``run_sync`` runs it where it is.
+
 Threads put their errands in a queue and wake the loop only if no other thread has since it last looked: a wake-up costs
 more than an errand.
 """
@@ -147,3 +149,14 @@ async def _finish() -> None:
         await asyncio.wait(others)
         others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise AssertionError("it waited")

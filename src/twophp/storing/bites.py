@@ -1,7 +1,12 @@
-"""Deletes many records a few at a time, and skips those that cannot be deleted.
+"""Deletes many records a few at a time, and skips those that cannot be deleted: above all, ledger rows.
 
 A bite is one change of the background (ADR 30): small, so that no request waits for it for long. When the store refuses
 a bite, its records are tried one by one. A record that is refused alone is skipped, so that it delays none behind it.
+
+A ledger row goes when the central ledger has had its newest version for the retention, and its record is forgotten as
+well: as long as a record can answer a request, its row is beside it. What was never sent is never purged (A-57), so a
+ledger that no central ledger gathers keeps everything. Each row leaves a line in the journal, which itself stays: by
+it, `twophp ledger verify` can tell a row that was purged from one that was taken away (A-59).
 """
 
 from __future__ import annotations
@@ -9,9 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
+from twophp.core.entry import LedgerEntry
 from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable
+from twophp.core.policy import DAY_MS
+from twophp.kernel.retention import PurgeRows
+from twophp.ports import LedgerStore
+from twophp.storing.reopening import transacted
 
 log: Final = logging.getLogger("twophp.engine")
 
@@ -71,3 +82,20 @@ class Bites(Generic[T]):
                 return 0
             return sum(await asyncio.gather(*(self._bite([one]) for one in some)))
         return len(some)
+
+
+RETENTION_MS: Final = 30 * DAY_MS
+
+
+async def purge(store: LedgerStore, retention_ms: int) -> int:
+    """Forget the rows that were kept long enough; return how many."""
+    before = store.now() - retention_ms
+
+    def forget(rows: Sequence[LedgerEntry]) -> Any:
+        return transacted(store, PurgeRows(rows))
+
+    return await Bites("ledger rows", partial(store.purgeable, before), forget, _name).run()
+
+
+def _name(row: LedgerEntry) -> str:
+    return f"{row.client_correlation_id} {row.server_correlation_id} {row.actor}"

@@ -23,11 +23,10 @@ from twophp.central.api.documents import (
 from twophp.central.api.problems import ApiProblem
 from twophp.central.api.routes import describe
 from twophp.central.api.state import OPERATORS, CentralPart, Reader
-from twophp.central.aside import aside
 from twophp.central.auth.access import require
 from twophp.central.ingest.told import key_of, leases_of
 from twophp.central.ports import MOST_PER_PAGE, Page, RowFilter
-from twophp.central.questions import Tree
+from twophp.central.questions import Tree, aside
 from twophp.core.entry import Actor
 from twophp.core.intent import Phase
 from twophp.core.pairing import Verdict

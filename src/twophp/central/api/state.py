@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Annotated, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
 
 from fastapi import Depends
 from fastapi.routing import APIRoute
@@ -20,6 +20,9 @@ from twophp.central.questions import SILENT_MS, Questions
 from twophp.central.stores.store import CentralStore
 from twophp.ports import Clock
 
+if TYPE_CHECKING:
+    from twophp.central.api.live import Metrics
+
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 OPERATORS: Final = frozenset({Role.OPERATIONS})
 SERVICES: Final = frozenset({Role.SERVICE})
@@ -29,24 +32,6 @@ MOST_BATCHES: Final = 16
 MOST_OF_ONE: Final = 2
 RETRY_AFTER_S: Final = 1
 MOST_NAME_CHARS: Final = 64
-
-
-class Counting(Protocol):
-    """Where metrics go, if anywhere."""
-
-    content_type: str
-
-    def took(self, outcome: str) -> None:
-        """One row of a batch."""
-        ...
-
-    def answered(self, method: str, status: int) -> None:
-        """One answer."""
-        ...
-
-    def render(self) -> bytes:
-        """All of it, for Prometheus."""
-        ...
 
 
 class Gate:
@@ -82,7 +67,7 @@ class Central:
         access: Access,
         puller: Puller,
         clock: Clock,
-        metrics: Counting | None = None,
+        metrics: Metrics | None = None,
         silent_ms: int = SILENT_MS,
     ) -> None:
         self.store = store

@@ -221,3 +221,12 @@ def _principal(token: Token) -> Principal:
 
 def _unknown(why: str) -> Unauthenticated:
     return Unauthenticated(why, challenge=CHALLENGE)
+
+
+MOST_CHARS: Final = 2_000
+
+
+def own_address(address: str) -> str:
+    """An address to go on to, if it is one of ours; else the first page. Never another host's."""
+    is_ours = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
+    return address if is_ours and "\\" not in address and len(address) <= MOST_CHARS else "/"

@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from twophp.central.api.problems import answer_to
-from twophp.central.auth.access import COOKIE, SESSION_MS, Access
-from twophp.central.auth.addresses import own_address
+from twophp.central.auth.access import COOKIE, SESSION_MS, Access, own_address
 from twophp.central.auth.oidc import LOGIN_MS, Oidc
 from twophp.core.errors import TwoPHPError, Unauthenticated
 

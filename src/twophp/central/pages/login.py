@@ -9,8 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from twophp.central.api.state import central_of
-from twophp.central.auth.access import COOKIE, SESSION_MS, Session
-from twophp.central.auth.addresses import own_address
+from twophp.central.auth.access import COOKIE, SESSION_MS, Session, own_address
 from twophp.central.auth.oidc_login import BEGIN
 from twophp.central.pages.frame import (
     THEME_COOKIE,

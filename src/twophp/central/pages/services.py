@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from twophp.central.api.problems import ApiProblem
-from twophp.central.auth.addresses import own_address
+from twophp.central.auth.access import own_address
 from twophp.central.drawing.words import MINUTE_MS
 from twophp.central.pages.frame import Routes, Visit, changing, first, reading, to
 from twophp.central.ports import Role, Service

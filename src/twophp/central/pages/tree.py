@@ -9,13 +9,12 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from twophp.central.aside import aside
 from twophp.central.drawing.shown import MOST_CALLS, Shown, View, everything, shown
 from twophp.central.drawing.tree import Drawing, told, tree_picture
 from twophp.central.drawing.words import STATES, count
 from twophp.central.pages.frame import Routes, Visit, not_found, reading
 from twophp.central.pages.rendering import of_pair, url
-from twophp.central.questions import Tree
+from twophp.central.questions import Tree, aside
 from twophp.core.calltree import Branch
 from twophp.core.entry import LedgerEntry
 from twophp.core.pairing import Pair

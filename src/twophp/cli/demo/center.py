@@ -20,8 +20,7 @@ from twophp.central.ingest.pull import management_token
 from twophp.central.ports import Role
 from twophp.central.stores.opening import open_central
 from twophp.cli.central_serve import PORT, management_key
-from twophp.cli.demo.fleet import url_of
-from twophp.cli.demo.leash import serve
+from twophp.cli.demo.fleet import serve, url_of
 from twophp.cli.demo.service import Shipping
 from twophp.core.policy import DAY_MS
 from twophp.stores.clock import system_clock

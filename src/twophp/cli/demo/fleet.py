@@ -1,23 +1,58 @@
 """The children of the demo: started together, waited for, watched, and stopped without leaving one behind.
 
-Each has a session of its own, so that Ctrl-C reaches the demo alone, and a leash (``leash.py``), so that none outlives
-the demo however that ends.
+Each has a session of its own, so that Ctrl-C reaches the demo alone, and a leash, so that none outlives the demo
+however that ends: its standard input. When the other end of that is closed, by a word, a crash or a closed terminal,
+``serve`` ends in good order. Its standard output says when it is ready, and its standard error is its log.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import selectors
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import IO, Any, Final, Self
+
+import uvicorn
 
 from twophp.core.errors import TwoPHPError
 from twophp.stores.clock import steady_clock
+
+READY: Final = b"ready\n"
+DRAIN_S: Final = 3
+
+
+async def serve(app: Any, listener: int) -> None:
+    """Serve the socket with this number until the leash is let go."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config: dict[str, Any] = {"lifespan": "on", "access_log": False, "log_config": None}
+    server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=DRAIN_S, **config))
+    threading.Thread(target=_hold, args=(server,), daemon=True).start()
+    with socket.socket(fileno=listener) as taken:
+        await server.serve(sockets=[taken])
+    if not server.started:
+        sys.exit(1)
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            os.write(sys.stdout.fileno(), READY)
+
+
+def _hold(server: uvicorn.Server) -> None:
+    while os.read(sys.stdin.fileno(), 1_024):
+        continue
+    server.should_exit = True
+
 
 START_S: Final = 60.0
 STOP_S: Final = 8.0

@@ -9,8 +9,7 @@ import click
 import msgspec
 
 from twophp.cli.demo.scenes import Scene
-from twophp.cli.demo.show import Ending
-from twophp.cli.demo.stage import Stage
+from twophp.cli.demo.show import Ending, Stage
 from twophp.cli.output import print_json
 from twophp.cli.rows import row_document
 from twophp.core.entry import LedgerEntry

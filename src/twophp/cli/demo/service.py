@@ -24,7 +24,7 @@ from starlette.routing import Route
 from twophp import Policy, anonymous, current_intent
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.cli.demo.chain import calls_of, id_within
-from twophp.cli.demo.leash import serve
+from twophp.cli.demo.fleet import serve
 from twophp.client import AsyncTwoPhaseTransport, calling
 
 SLOWEST_CALL_S: Final = 20.0

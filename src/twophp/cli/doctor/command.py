@@ -11,13 +11,11 @@ import click
 from rich.text import Text
 
 from twophp.asgi import TwoPhaseMiddleware
-from twophp.cli.doctor.certificates import check_certificate
-from twophp.cli.doctor.clock import check_clock, check_store_time
 from twophp.cli.doctor.findings import EXIT_CODES, Finding, Level, fail, failed_with, ok, warn, worst
-from twophp.cli.doctor.keys import check_keys
+from twophp.cli.doctor.keys import check_certificate, check_keys
 from twophp.cli.doctor.loading import load_app, middlewares, routes_of
 from twophp.cli.doctor.service import check_service
-from twophp.cli.doctor.store import check_journal, check_owner, check_store, examine
+from twophp.cli.doctor.store import check_clock, check_journal, check_owner, check_store, check_store_time, examine
 from twophp.cli.output import counted, examples, out, print_json, safe, sqlite_path
 from twophp.core.errors import TwoPHPError
 from twophp.stores.clock import steady_clock, wall_clock

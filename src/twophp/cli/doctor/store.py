@@ -13,7 +13,10 @@ import msgspec
 
 from twophp.cli.doctor.findings import Finding, fail, failed_with, ok, warn
 from twophp.cli.output import counted
+from twophp.cli.rows import lasted
 from twophp.core.errors import StoreUnavailable, TwoPHPError
+from twophp.core.policy import SECOND_MS
+from twophp.core.records import Instant
 from twophp.ports import Clock
 from twophp.stores.sqlite.health import Health, is_wal, look_at, prove_writes
 from twophp.stores.sqlite.reader import ledger_reader
@@ -194,3 +197,28 @@ def _check_writes(folder: Path, steady: Clock) -> Finding:
     if commit_ms > SLOW_COMMIT_MS:
         return warn("store.writes", means, "use a faster disk: every registration waits for a sync")
     return ok("store.writes", means)
+
+
+STEP_MS: Final = 100
+AHEAD_MS: Final = 60 * SECOND_MS
+SYNC: Final = "let NTP or chrony discipline the clock, slewing and not stepping it"
+
+
+def check_clock(wall_ms: int, steady_ms: int) -> Finding:
+    """Two clocks over the same while: one that people may set, and one that cannot be set."""
+    off_ms = abs(wall_ms - steady_ms)
+    if off_ms > STEP_MS:
+        means = f"the clock was set while this ran: {lasted(off_ms)} in {lasted(max(steady_ms, 0))}"
+        return warn("clock.steady", means, SYNC)
+    return ok("clock.steady", f"wall clock and steady clock went alike for {lasted(steady_ms)}")
+
+
+def check_store_time(written_at: Instant, now: Instant) -> Iterator[Finding]:
+    """A store's time never runs backwards (A-29): if the clock does, the store's time goes on ahead of it."""
+    ahead_ms = written_at - now
+    if ahead_ms > STEP_MS:
+        means = f"the store was written {lasted(ahead_ms)} in the future, and its time goes on from there"
+        level = fail if ahead_ms > AHEAD_MS else warn
+        yield level("clock.store", means, f"correct this machine's clock; {SYNC}")
+    else:
+        yield ok("clock.store", "the store was last written in the past")

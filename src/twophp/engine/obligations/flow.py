@@ -50,8 +50,7 @@ from twophp.engine.obligations.changes import (
     SettlingAll,
 )
 from twophp.engine.obligations.effects import decode_payload, encode_payload
-from twophp.engine.obligations.retention import forget_settled
-from twophp.engine.obligations.rules import Rules
+from twophp.engine.obligations.rules import Rules, forget_settled
 from twophp.kernel.commands import AdHocCommand, MakeChange, ReadRecords
 from twophp.ports import MOST_ROWS, Admission, Change, MintId, ObligationStore, Statement, Vault
 from twophp.ports import Obligations as Question
