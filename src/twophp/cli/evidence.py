@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from twophp.cli.output import note, out, safe, show, table
-from twophp.cli.rows import instants, lasted
+from twophp.cli.rows import lasted
 from twophp.ports import Evidence
 from twophp.stores.sqlite.reader import MOST_DETAILS
-from twophp.wire.instant import parse_instant
+from twophp.wire.instant import parse_instant, spelled
 
 _INTENT_FACTS: Final = (
     *("method", "path", "mode", "received_at", "deadline_at", "confirmed_at", "settled_at", "status", "resource_id"),
@@ -34,11 +34,11 @@ _DIGESTS: Final = frozenset({"intent", "call"})  # The detail of their lines is 
 def evidence_document(evidence: Evidence) -> dict[str, Any]:
     """What a file says, its instants spelled out."""
     return {
-        "intent": None if evidence.intent is None else instants(evidence.intent, _INTENT_FACTS),
-        "call": None if evidence.call is None else instants(evidence.call, _CALL_FACTS),
-        "journal": [{"seq": line.seq} | instants(line.event, _LINE_FACTS) for line in evidence.lines],
-        "jobs": [instants(job, _JOB_FACTS) for job in evidence.jobs],
-        "obligations": [instants(obligation, _OBLIGATION_FACTS) for obligation in evidence.obligations],
+        "intent": None if evidence.intent is None else spelled(evidence.intent, _INTENT_FACTS),
+        "call": None if evidence.call is None else spelled(evidence.call, _CALL_FACTS),
+        "journal": [{"seq": line.seq} | spelled(line.event, _LINE_FACTS) for line in evidence.lines],
+        "jobs": [spelled(job, _JOB_FACTS) for job in evidence.jobs],
+        "obligations": [spelled(obligation, _OBLIGATION_FACTS) for obligation in evidence.obligations],
     }
 
 

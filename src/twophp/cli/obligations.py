@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import click
 import msgspec
@@ -27,15 +27,15 @@ from twophp.engine.obligations.rules import Rules
 from twophp.ports import JournalLine
 from twophp.ports import Obligations as Question
 from twophp.stores.clock import mint_uuid
+from twophp.stores.portal import run_sync
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.reader import ObligationReader, reading_obligations
 from twophp.stores.urls import open_vault
-from twophp.wire.instant import format_instant, parse_instant
+from twophp.wire.instant import format_instant, parse_instant, spelled
 
 STATES: Final = ("Reserved", "Committed", "RolledBack")
 _STYLES: Final = {"Reserved": "yellow", "Overdue": "bold red", "Committed": "green", "RolledBack": "dim"}
 
-T = TypeVar("T")
 Progress: TypeAlias = Callable[[int, int], None]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
@@ -52,49 +52,17 @@ def obligations() -> None:
     """
 
 
-def _now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of what never waits: a reader of a file."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("a reader waits for nothing")
-
-
 # list and show.
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+_FACTS: Final = ("obligation_id", "flow", "key", "trace_id", "intent", "state", "overdue")
+_TIMES: Final = ("reserved_at", "timeout_ms", "settled_at", "resolution")
+
+
+def _line(one: Obligation, now: Instant) -> dict[str, Any]:
     """An obligation as a program reads it. ``overdue``: still Reserved, at or over its timeout."""
-
-    obligation_id: str
-    flow: str
-    key: str
-    trace_id: str
-    intent: str
-    state: str
-    overdue: bool
-    reserved_at: str
-    timeout_ms: int
-    settled_at: str | None
-    resolution: str
-
-
-def _line(one: Obligation, now: Instant) -> Line:
-    return Line(
-        obligation_id=one.obligation_id,
-        flow=one.flow,
-        key=one.key,
-        trace_id=one.trace_id,
-        intent=one.intent,
-        state=one.state.value,
-        overdue=one.effective_state(now) is State.OVERDUE,
-        reserved_at=format_instant(one.reserved_at),
-        timeout_ms=one.timeout_ms,
-        settled_at=None if one.settled_at is None else format_instant(one.settled_at),
-        resolution=one.resolution,
-    )
+    overdue = {"overdue": one.effective_state(now) is State.OVERDUE}
+    return dict.fromkeys((*_FACTS, *_TIMES)) | spelled(one, (*_FACTS[:-1], *_TIMES)) | overdue
 
 
 @obligations.command(
@@ -120,7 +88,7 @@ def list_(file: str, state: str | None, *, as_json: bool, **wanted: Any) -> None
     """
     with reading_obligations(sqlite_path(file)) as reader:
         now = reader.now()
-        found = _now(reader.obligations(Question(state=state or "", **wanted)))
+        found = run_sync(reader.obligations(Question(state=state or "", **wanted)))
     lines = [_line(one, now) for one in found]
     if as_json:
         print_json(lines)
@@ -130,17 +98,9 @@ def list_(file: str, state: str | None, *, as_json: bool, **wanted: Any) -> None
         return
     rows = table("obligation", "flow", "key", "state", "reserved", "settled", "by", "trace")
     for line in lines:
-        word = "Overdue" if line.overdue else line.state
-        rows.add_row(
-            line.obligation_id,
-            line.flow,
-            line.key,
-            Text(word, style=_STYLES[word]),
-            line.reserved_at,
-            line.settled_at or "",
-            line.resolution,
-            line.trace_id,
-        )
+        word = "Overdue" if line["overdue"] else str(line["state"])
+        who, when = (line[name] for name in ("obligation_id", "flow", "key")), (line["reserved_at"], line["settled_at"])
+        rows.add_row(*who, Text(word, style=_STYLES[word]), *when, line["resolution"], line["trace_id"])
     show(rows)
 
 
@@ -157,9 +117,9 @@ def show_(file: str, obligation_id: str, *, with_payload: bool, as_json: bool) -
     with reading_obligations(path) as reader:
         found = _found(reader, obligation_id)
         line = _line(found, reader.now())
-        history = [_event(one) for one in _now(reader.history(found.keys()[0]))]
+        history = [_event(one) for one in run_sync(reader.history(found.keys()[0]))]
         service, sealed = reader.service(), reader.sealed(obligation_id)
-    document: dict[str, Any] = {**msgspec.to_builtins(line), "history": history}
+    document: dict[str, Any] = {**line, "history": history}
     if with_payload:
         document["payload"] = _payload(path, service, obligation_id, sealed)
     if as_json:
@@ -181,16 +141,8 @@ def _found(reader: ObligationReader, obligation_id: str) -> Obligation:
 
 
 def _event(line: JournalLine) -> dict[str, Any]:
-    event = line.event
-    return {
-        "code": event.event,
-        "before": event.before,
-        "after": event.after,
-        "at": format_instant(event.at),
-        "observed_at": format_instant(event.observed_at),
-        "trace_id": event.trace_id,
-        "detail": event.detail,
-    }
+    names = ("before", "after", "at", "observed_at", "trace_id", "detail")
+    return {"code": line.event.event} | spelled(line.event, names)
 
 
 def _plain(value: object) -> str:
@@ -291,7 +243,7 @@ def _silent(_done: int, _total: int) -> None:
 
 
 def _lines(export: Audit, last: int, progress: Progress) -> Iterator[AuditLine]:
-    while (page := _now(export.page())) is not None:
+    while (page := run_sync(export.page())) is not None:
         yield from page
         if page:
             progress(page[-1].seq, last)
@@ -348,7 +300,7 @@ def report(ctx: click.Context, file: str, since: str | None, *, as_json: bool) -
             raise click.UsageError(f"{since!r} is no instant; write 2026-01-31T00:00:00Z")
         begin = parsed
     with reading_obligations(sqlite_path(file)) as reader:
-        found = _now(leak_report(reader, since=begin))
+        found = run_sync(leak_report(reader, since=begin))
     if as_json:
         print_json(found)
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
-import msgspec
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -16,14 +15,11 @@ from twophp.core.entry import FIELDS, LedgerEntry
 from twophp.core.intent import SETTLED, Phase
 from twophp.core.pairing import Pair, Verdict
 from twophp.core.policy import DAY_MS, HOUR_MS, SECOND_MS
-from twophp.core.records import Instant
-from twophp.wire.instant import format_instant
+from twophp.wire.instant import format_instant, spelled
 
 MINUTE_MS: Final = 60 * SECOND_MS
 
 LedgerOf: TypeAlias = Callable[[LedgerEntry], str]
-
-TIMES: Final = frozenset({"phase_1_timestamp", "phase_2_timestamp", "sync_timestamp", "settled_at"})
 
 _PHASE_STYLES: Final = {
     Phase.WAITING_CONFIRM: "yellow",
@@ -198,7 +194,7 @@ def row_line(entry: LedgerEntry, ledger: str = "") -> Text:
 
 
 def _cell(entry: LedgerEntry, name: str) -> str:
-    value = _value(entry, name)
+    value = spelled(entry, (name,))[name]
     return "null" if value is None else safe(str(value))
 
 
@@ -207,7 +203,7 @@ def _cell(entry: LedgerEntry, name: str) -> str:
 
 def row_document(entry: LedgerEntry, ledger: str) -> dict[str, Any]:
     """The draft's sixteen fields in its order with its ISO 8601 times, then ours, then where the row was found."""
-    return {name: _value(entry, name) for name in LedgerEntry.__struct_fields__} | {"ledger": ledger}
+    return spelled(entry) | {"ledger": ledger}
 
 
 def rows_document(entries: Sequence[LedgerEntry], ledger_of: LedgerOf) -> list[dict[str, Any]]:
@@ -244,22 +240,3 @@ def tree_document(tree: CallTree, ledger_of: LedgerOf) -> list[dict[str, Any]]:
         return pair_document(call.pair, ledger_of) | {"depth": call.depth, "children": below}
 
     return [document(root) for root in tree.roots]
-
-
-def instants(record: msgspec.Struct, names: Iterable[str]) -> dict[str, Any]:
-    """Some fields of a record, its instants spelled out."""
-    found = {name: getattr(record, name) for name in names}
-    return {name: _spelled(value) if _is_instant(name) else value for name, value in found.items()}
-
-
-def _is_instant(name: str) -> bool:
-    return name in TIMES or name.endswith(("_at", "_until", "_by")) or name == "at"
-
-
-def _value(entry: LedgerEntry, name: str) -> Any:
-    value = getattr(entry, name)
-    return _spelled(value) if name in TIMES else value
-
-
-def _spelled(at: Instant | None) -> str | None:
-    return None if at is None else format_instant(at)

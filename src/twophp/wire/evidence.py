@@ -13,17 +13,16 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from twophp.core.call import Call, Stage
+from twophp.core.call import Stage
 from twophp.core.errors import WireError
 from twophp.core.intent import Intent, Mode, Phase
-from twophp.core.job import Job, Work
 from twophp.core.job import State as JobState
+from twophp.core.job import Work
 from twophp.core.misfits import UNREADABLE, WORDS, misfit
-from twophp.core.obligation import Obligation
 from twophp.core.obligation import State as ObligationState
 from twophp.core.records import Instant
 from twophp.ports import Evidence, JournalLine
-from twophp.wire.instant import format_instant
+from twophp.wire.instant import format_instant, spelled
 from twophp.wire.rows import At, Id, instant_of
 
 MOST_LINES: Final = 500
@@ -159,18 +158,18 @@ def evidence_document(evidence: Evidence, at: Instant) -> dict[str, Any]:
     """See EvidenceFacts; for a JSON encoder."""
     return {
         "at": format_instant(at),
-        "intent": None if evidence.intent is None else _told(evidence.intent, IntentFacts),
-        "call": None if evidence.call is None else _told(evidence.call, CallFacts),
+        "intent": None if evidence.intent is None else spelled(evidence.intent, IntentFacts.__struct_fields__),
+        "call": None if evidence.call is None else spelled(evidence.call, CallFacts.__struct_fields__),
         "journal": [_line(line) for line in evidence.lines[:MOST_LINES]],
-        "jobs": [_told(job, JobFacts) for job in evidence.jobs[:MOST_RECORDS]],
-        "obligations": [_told(one, ObligationFacts) for one in evidence.obligations[:MOST_RECORDS]],
+        "jobs": [spelled(job, JobFacts.__struct_fields__) for job in evidence.jobs[:MOST_RECORDS]],
+        "obligations": [spelled(one, ObligationFacts.__struct_fields__) for one in evidence.obligations[:MOST_RECORDS]],
     }
 
 
 def lease_document(intent: Intent, at: Instant) -> dict[str, Any]:
     """See LeaseFacts; for a JSON encoder."""
     names = [name for name in LeaseFacts.__struct_fields__ if name != "at"]
-    return _spelled(intent, names) | {"at": format_instant(at)}
+    return spelled(intent, names) | {"at": format_instant(at)}
 
 
 def decode_evidence(body: bytes) -> EvidenceFacts:
@@ -193,24 +192,7 @@ def decode_leases(body: bytes) -> list[LeaseFacts]:
 
 def _line(line: JournalLine) -> dict[str, Any]:
     names = [name for name in LineFacts.__struct_fields__ if name not in {"seq", "digest"}]
-    return {"seq": line.seq, "digest": line.digest.hex()} | _spelled(line.event, names)
-
-
-def _told(record: Intent | Call | Job | Obligation, facts: type[msgspec.Struct]) -> dict[str, Any]:
-    return _spelled(record, facts.__struct_fields__)
-
-
-def _spelled(record: Any, names: Any) -> dict[str, Any]:
-    """Some fields of a record, by name, its instants spelled out."""
-    found = {name: getattr(record, name) for name in names}
-    return {
-        name: format_instant(value) if value is not None and _is_instant(name) else value
-        for name, value in found.items()
-    }
-
-
-def _is_instant(name: str) -> bool:
-    return name.endswith(("_at", "_until", "_by")) or name == "at"
+    return {"seq": line.seq, "digest": line.digest.hex()} | spelled(line.event, names)
 
 
 def facts_document(facts: msgspec.Struct) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from twophp.core.errors import WireError
 
@@ -32,6 +35,29 @@ def format_instant(at: Instant) -> str:
 @lru_cache(maxsize=64)  # Deadlines lie close together: the calendar is worked out once a second.
 def _whole_second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
+
+
+def spelled(record: msgspec.Struct, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """A record for a JSON encoder: its fields, or these and properties of these names, with its instants as text."""
+    if names is None:
+        found, instants = msgspec.structs.asdict(record), _instants_of(type(record))
+    else:
+        found = {name: getattr(record, name) for name in names}
+        instants = tuple(filter(_is_instant, found))
+    for name in instants:
+        if found[name] is not None:
+            found[name] = format_instant(found[name])
+    return found
+
+
+@cache
+def _instants_of(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(filter(_is_instant, kind.__struct_fields__))
+
+
+def _is_instant(name: str) -> bool:
+    """Everywhere here a name says so."""
+    return name == "at" or name.endswith(("_at", "_until", "_by", "_timestamp"))
 
 
 def parse_instant(value: bytes) -> Instant | None:

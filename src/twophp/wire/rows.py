@@ -19,7 +19,7 @@ from twophp.core.errors import WireError
 from twophp.core.intent import Mode, Phase
 from twophp.core.misfits import UNREADABLE, WORDS, misfit
 from twophp.core.records import Instant
-from twophp.wire.instant import format_instant
+from twophp.wire.instant import spelled
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -98,11 +98,7 @@ _rows: Final = msgspec.json.Decoder(list[WireRow]).decode
 
 def row_document(entry: LedgerEntry) -> dict[str, Any]:
     """The row for a JSON encoder, in the draft's order."""
-    document = msgspec.structs.asdict(entry)
-    for name in ("phase_1_timestamp", "phase_2_timestamp", "sync_timestamp", "settled_at"):
-        if document[name] is not None:
-            document[name] = format_instant(document[name])
-    return document
+    return spelled(entry)
 
 
 def encode_batch(entries: Iterable[LedgerEntry], *, drained: bool = False) -> bytes:
@@ -136,31 +132,18 @@ def decode_rows(body: bytes) -> list[LedgerEntry]:
         raise WireError(f"not rows: {misfit(error, list[WireRow], body)}", code="bad_batch") from None
 
 
+_TIMES: Final = tuple(
+    place for place, name in enumerate(WireRow.__struct_fields__) if name.endswith(("_timestamp", "_at"))
+)
+"""Where an instant stands. ``WireRow`` has the fields of ``LedgerEntry`` in their order."""
+
+
 def _entry(row: WireRow) -> LedgerEntry:
-    return LedgerEntry(
-        row.client_correlation_id,
-        row.server_correlation_id,
-        row.service_ledger_id,
-        row.service_endpoint,
-        row.actor,
-        row.source,
-        row.target,
-        row.parent_reference_id,
-        row.phase,
-        instant_of(row.phase_1_timestamp),
-        _maybe(row.phase_2_timestamp),
-        row.ttl_ms,
-        row.outcome,
-        row.payload_ref,
-        _maybe(row.sync_timestamp),
-        row.transaction_reference,
-        row.version,
-        row.mode,
-        row.client_id_is_proxy,
-        _maybe(row.settled_at),
-        row.request_digest,
-        row.indeterminate,
-    )
+    values = list(msgspec.structs.astuple(row))
+    for place in _TIMES:
+        if values[place] is not None:
+            values[place] = instant_of(values[place])
+    return LedgerEntry(*values)
 
 
 def instant_of(at: datetime) -> Instant:
@@ -169,7 +152,3 @@ def instant_of(at: datetime) -> Instant:
     if found < 0:
         raise ValueError("an instant lies before 1970")
     return found
-
-
-def _maybe(at: datetime | None) -> Instant | None:
-    return None if at is None else instant_of(at)

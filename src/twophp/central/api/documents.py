@@ -16,10 +16,9 @@ from twophp.central.ports import Ack, Alarm, Role, Row, Service, Sla, Token, Tre
 from twophp.core.calltree import Branch
 from twophp.core.misfits import WORDS
 from twophp.core.pairing import Pair, PairKey, Reason, Verdict
-from twophp.core.records import Instant
 from twophp.wire.evidence import EvidenceFacts, facts_document
-from twophp.wire.instant import format_instant
-from twophp.wire.rows import Id, Name, WireRow, instant_of, row_document
+from twophp.wire.instant import spelled
+from twophp.wire.rows import Id, Name, WireRow, row_document
 
 InstantText: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Guid: TypeAlias = Annotated[
@@ -287,11 +286,6 @@ class HealthDocument(msgspec.Struct, kw_only=True):
     status: Literal["ok"]
 
 
-def at_text(at: Instant | None) -> str | None:
-    """An instant as it leaves."""
-    return None if at is None else format_instant(at)
-
-
 def row_of(row: Row) -> dict[str, Any]:
     """See RowDocument."""
     return row_document(row.entry) | {"sequence": row.sequence}
@@ -300,14 +294,16 @@ def row_of(row: Row) -> dict[str, Any]:
 def call_of(pair: Pair, missing: Mapping[PairKey, Missing]) -> dict[str, Any]:
     """See CallDocument."""
     why = missing.get(pair.key)
-    return {
-        "client_correlation_id": pair.client_correlation_id,
-        "server_correlation_id": pair.server_correlation_id,
-        "verdict": pair.verdict,
-        "reason": pair.reason,
-        "words": pair.words,
-        "is_alarm": pair.is_alarm,
-        "indeterminate": pair.indeterminate,
+    names = (
+        "client_correlation_id",
+        "server_correlation_id",
+        "verdict",
+        "reason",
+        "words",
+        "is_alarm",
+        "indeterminate",
+    )
+    return {name: getattr(pair, name) for name in names} | {
         "missing": why,
         "missing_words": None if why is None else MISSING_WORDS[why],
         "client": None if pair.client is None else row_document(pair.client),
@@ -329,14 +325,14 @@ def told_of(told: ServiceReply) -> dict[str, Any]:
 
 def lease_of(key: PairKey, lease: Lease) -> dict[str, Any]:
     """See LeaseDocument."""
-    facts = lease.facts
+    facts = dict.fromkeys(("owner", "lease_until", "fence")) if lease.facts is None else facts_document(lease.facts)
     return {
         "client_correlation_id": key[0],
         "server_correlation_id": key[1],
         "state": lease.state,
-        "owner": None if facts is None else facts.owner,
-        "lease_until": None if facts is None or facts.lease_until is None else at_text(instant_of(facts.lease_until)),
-        "fence": None if facts is None else facts.fence,
+        "owner": facts["owner"],
+        "lease_until": facts["lease_until"],
+        "fence": facts["fence"],
         "code": lease.code,
         "words": lease.words,
     }
@@ -355,33 +351,25 @@ def tree_calls_of(calls: Iterable[Branch], missing: Mapping[PairKey, Missing]) -
 
 def ack_of(ack: Ack) -> dict[str, Any]:
     """See AckDocument."""
-    return msgspec.structs.asdict(ack) | {"sync_timestamp": at_text(ack.sync_timestamp)}
+    return spelled(ack)
 
 
 def service_of(service: Service) -> dict[str, Any]:
     """See ServiceDocument."""
-    return {
-        "service_ledger_id": service.service_ledger_id,
-        "name": service.name,
-        "registered_at": format_instant(service.registered_at),
-        "last_sync_at": at_text(service.last_sync_at),
-        "rows": service.rows,
-        "can_be_pulled": service.pull_url is not None,
-    }
+    names = [name for name in Service.__struct_fields__ if name != "pull_url"]
+    return spelled(service, names) | {"can_be_pulled": service.pull_url is not None}
 
 
 def token_of(token: Token) -> dict[str, Any]:
     """See TokenDocument."""
-    times = ("created_at", "expires_at", "revoked_at", "last_used_at")
-    document = msgspec.structs.asdict(token) | {name: at_text(getattr(token, name)) for name in times}
-    return document | {"roles": sorted(token.roles)}
+    return spelled(token) | {"roles": sorted(token.roles)}
 
 
 def alarm_of(alarm: Alarm) -> dict[str, Any]:
     """See AlarmDocument."""
-    return msgspec.structs.asdict(alarm) | {"at": format_instant(alarm.at)}
+    return spelled(alarm)
 
 
 def head_of(head: TreeHead) -> dict[str, Any]:
     """See HeadDocument."""
-    return {"size": head.size, "root": head.root.hex(), "at": format_instant(head.at)}
+    return spelled(head) | {"root": head.root.hex()}

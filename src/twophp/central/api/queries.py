@@ -13,7 +13,6 @@ from twophp.central.api.documents import (
     SlaDocument,
     StalledDocument,
     TreeDocument,
-    at_text,
     call_of,
     json_answer,
     lease_of,
@@ -32,7 +31,7 @@ from twophp.core.intent import Phase
 from twophp.core.pairing import Verdict
 from twophp.core.policy import DAY_MS
 from twophp.core.records import Instant
-from twophp.wire.instant import parse_instant
+from twophp.wire.instant import format_instant, parse_instant
 
 T = TypeVar("T", str, str | None)
 
@@ -203,7 +202,7 @@ async def sla(
     if start > end or end - start > MOST_SLA_DAYS * DAY_MS:
         raise ApiProblem("bad_parameter", f"query.since: at most {MOST_SLA_DAYS} days before until")
     lines = await central.store.sla(start, end)
-    return json_answer({"since": at_text(start), "until": at_text(end), "lines": lines})
+    return json_answer({"since": format_instant(start), "until": format_instant(end), "lines": lines})
 
 
 def _plain(text: T) -> T:
