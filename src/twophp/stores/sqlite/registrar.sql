@@ -1,107 +1,17 @@
--- The registrar's statements. Rows written once have an insert and no update; their delete is what a trigger refuses.
+-- The registrar's statements. The first four are filled in for each table (registrar_tables.py). Rows written once have no
+-- update; their delete is what a trigger refuses.
 
--- name: consumed_by_key
-SELECT registrar_consumed.* FROM json_each(?) AS wanted CROSS JOIN registrar_consumed
-ON logical_request_key = wanted.value ->> 0;
+-- name: registrar_read
+SELECT {table}.* FROM json_each(?) AS wanted CROSS JOIN {table} ON {key};
 
--- name: consumed_by_effect
-SELECT registrar_consumed.* FROM json_each(?) AS wanted CROSS JOIN registrar_consumed
-ON canonical_operation = wanted.value ->> 0 AND canonical_target = wanted.value ->> 1
-AND deployed_artifact_hash = wanted.value ->> 2 AND effect_run_id = wanted.value ->> 3;
+-- name: registrar_insert
+INSERT INTO {table} VALUES ({values});
 
--- name: insert_consumed
-INSERT INTO registrar_consumed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: registrar_update
+UPDATE {table} SET {settings} WHERE id = ? AND version = ?;
 
--- name: delete_consumed
-DELETE FROM registrar_consumed WHERE id = ?;
-
--- name: inert_by_key
-SELECT registrar_registration.* FROM json_each(?) AS wanted CROSS JOIN registrar_registration
-ON logical_request_key = wanted.value ->> 0;
-
--- name: insert_inert
-INSERT INTO registrar_registration VALUES (?, ?, ?, ?, ?);
-
--- name: delete_inert
-DELETE FROM registrar_registration WHERE id = ?;
-
--- name: nonce_by_value
-SELECT registrar_nonce.* FROM json_each(?) AS wanted CROSS JOIN registrar_nonce
-ON authorization_nonce = wanted.value ->> 0;
-
--- name: insert_nonce
-INSERT INTO registrar_nonce VALUES (?, ?, ?, ?, ?);
-
--- name: delete_nonce
-DELETE FROM registrar_nonce WHERE id = ?;
-
--- name: nonce_use_by_value
-SELECT registrar_nonce_use.* FROM json_each(?) AS wanted CROSS JOIN registrar_nonce_use
-ON authorization_nonce = wanted.value ->> 0;
-
--- name: insert_nonce_use
-INSERT INTO registrar_nonce_use VALUES (?, ?, ?, ?, ?);
-
--- name: delete_nonce_use
-DELETE FROM registrar_nonce_use WHERE id = ?;
-
--- name: verification_by_subject
-SELECT registrar_verification.* FROM json_each(?) AS wanted CROSS JOIN registrar_verification
-ON about = wanted.value ->> 0 AND subject = wanted.value ->> 1;
-
--- name: verification_by_passed_compensation
-SELECT registrar_verification.* FROM json_each(?) AS wanted CROSS JOIN registrar_verification
-ON logical_request_key = wanted.value ->> 0 AND about = 'compensation' AND verdict = 'PASS';
-
--- name: insert_verification
-INSERT INTO registrar_verification VALUES (?, ?, ?, ?, ?, ?);
-
--- name: delete_verification
-DELETE FROM registrar_verification WHERE id = ?;
-
--- name: compensation_by_nonce
-SELECT registrar_compensation.* FROM json_each(?) AS wanted CROSS JOIN registrar_compensation
-ON authorization_nonce = wanted.value ->> 0;
-
--- name: insert_compensation
-INSERT INTO registrar_compensation VALUES (?, ?, ?, ?, ?, ?);
-
--- name: delete_compensation
-DELETE FROM registrar_compensation WHERE id = ?;
-
--- name: failure_by_id
-SELECT registrar_audit.* FROM json_each(?) AS wanted CROSS JOIN registrar_audit ON failure_id = wanted.value ->> 0;
-
--- name: insert_failure
-INSERT INTO registrar_audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
--- name: delete_failure
-DELETE FROM registrar_audit WHERE id = ?;
-
--- name: gate_by_name
-SELECT registrar_gate.* FROM json_each(?) AS wanted CROSS JOIN registrar_gate ON name = wanted.value ->> 0;
-
--- name: insert_gate
-INSERT INTO registrar_gate VALUES (?, ?, ?, ?, ?, ?, ?);
-
--- name: update_gate
-UPDATE registrar_gate SET is_open = ?, authority_ref = ?, reason = ?, changed_at = ?, version = ? WHERE id = ? AND version = ?;
-
--- name: delete_gate
-DELETE FROM registrar_gate WHERE id = ?;
-
--- name: key_fence_by_key
-SELECT registrar_fence.* FROM json_each(?) AS wanted CROSS JOIN registrar_fence
-ON logical_request_key = wanted.value ->> 0;
-
--- name: insert_key_fence
-INSERT INTO registrar_fence VALUES (?, ?, ?, ?);
-
--- name: update_key_fence
-UPDATE registrar_fence SET fenced_at = ?, version = ? WHERE id = ? AND version = ?;
-
--- name: delete_key_fence
-DELETE FROM registrar_fence WHERE id = ?;
+-- name: registrar_delete
+DELETE FROM {table} WHERE id = ?;
 
 -- The independent reader. ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -36,25 +36,14 @@ from twophp.core.registration import Registration, VerifyStatus
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
 
+R = TypeVar("R", bound=Record)
+
 _VERDICTS: Final = {status.value: status for status in VerifyStatus}
 
 
-def _written_once(kind: str, reads: dict[str, str], record: Callable[[Row], Record]) -> Table:
-    return Table(
-        kind=kind,
-        reads={by: sql(name) for by, name in reads.items()},
-        identity=next(iter(reads)),
-        insert=sql(f"insert_{kind}"),
-        update="",
-        delete=sql(f"delete_{kind}"),
-        record=record,
-        row=msgspec.structs.astuple,
-        changes=_refuse,
-    )
-
-
-def _refuse(record: Any) -> Row:
-    raise AssertionError(f"{record!r} is written once")
+def _reader(of: type[R]) -> Callable[[Row], R]:
+    """Reads a record whose columns stand in the order of its fields, behind the id, and need no conversion."""
+    return lambda row: of(*row[1:])
 
 
 def verification_of(row: Row) -> Verification:
@@ -71,19 +60,9 @@ def gate_of(row: Row) -> Gate:
     return Gate(*values[1:])
 
 
-def consumed_of(row: Row) -> Consumed:
-    """A consumed key, read back."""
-    return Consumed(*row[1:])
-
-
-def compensated_of(row: Row) -> Compensated:
-    """A compensation, read back."""
-    return Compensated(*row[1:])
-
-
-def failure_of(row: Row) -> Failure:
-    """A line of the audit, read back."""
-    return Failure(*row[1:])
+consumed_of: Final = _reader(Consumed)
+compensated_of: Final = _reader(Compensated)
+failure_of: Final = _reader(Failure)
 
 
 def readback_registration(consumed: Row, replay_key: str, status: str) -> Registration:
@@ -94,40 +73,64 @@ def readback_registration(consumed: Row, replay_key: str, status: str) -> Regist
     return found if replay_key == row.replay_key else msgspec.structs.replace(found, replay_key="")
 
 
+def _table(
+    record: Callable[[Row], Record],
+    of: type[msgspec.Struct],
+    kind: str,
+    name: str,
+    reads: dict[str, str],
+    changes: tuple[str, ...] = (),
+) -> Table:
+    """``reads`` has for each key the columns of its values, and ``changes`` are those that an update sets, if any."""
+    values = ", ".join("?" * (1 + len(of.__struct_fields__)))
+    settings = ", ".join(f"{column} = ?" for column in changes)
+    return Table(
+        kind=kind,
+        reads={by: sql("registrar_read").format(table=name, key=_key(columns)) for by, columns in reads.items()},
+        identity=next(iter(reads)),
+        insert=sql("registrar_insert").format(table=name, values=values),
+        update=sql("registrar_update").format(table=name, settings=settings) if changes else "",
+        delete=sql("registrar_delete").format(table=name),
+        record=record,
+        row=msgspec.structs.astuple,
+        changes=attrgetter(*changes) if changes else _refuse,
+    )
+
+
+def _key(columns: str) -> str:
+    """The columns' comparison with the values of a key. Behind AND come conditions that take no value."""
+    names, *more = columns.split(" AND ")
+    compared = [f"{column} = wanted.value ->> {place}" for place, column in enumerate(names.split())]
+    return " AND ".join((*compared, *more))
+
+
+def _refuse(record: Any) -> Row:
+    raise AssertionError(f"{record!r} is written once")
+
+
+_KEY: Final = "logical_request_key"
+_NONCE: Final = "authorization_nonce"
+_EFFECT: Final = "canonical_operation canonical_target deployed_artifact_hash effect_run_id"
+_SUBJECT: Final = "about subject"
+_PASSED: Final = {BY_PASSED_COMPENSATION: f"{_KEY} AND about = 'compensation' AND verdict = 'PASS'"}
+_OF_GATE: Final = ("is_open", "authority_ref", "reason", "changed_at", "version")
+
 REGISTRAR_TABLES: Final[dict[type, Table]] = {
-    Consumed: _written_once(
-        "consumed", {BY_CONSUMED_KEY: "consumed_by_key", BY_EFFECT: "consumed_by_effect"}, consumed_of
+    Consumed: _table(
+        consumed_of, Consumed, "consumed", "registrar_consumed", {BY_CONSUMED_KEY: _KEY, BY_EFFECT: _EFFECT}
     ),
-    Inert: _written_once("inert", {BY_INERT_KEY: "inert_by_key"}, lambda row: Inert(*row[1:])),
-    NonceIssue: _written_once("nonce", {BY_NONCE: "nonce_by_value"}, lambda row: NonceIssue(*row[1:])),
-    NonceUse: _written_once("nonce_use", {BY_NONCE_USE: "nonce_use_by_value"}, lambda row: NonceUse(*row[1:])),
-    Verification: _written_once(
-        "verification",
-        {BY_VERIFIED: "verification_by_subject", BY_PASSED_COMPENSATION: "verification_by_passed_compensation"},
-        verification_of,
+    Inert: _table(_reader(Inert), Inert, "inert", "registrar_registration", {BY_INERT_KEY: _KEY}),
+    NonceIssue: _table(_reader(NonceIssue), NonceIssue, "nonce", "registrar_nonce", {BY_NONCE: _NONCE}),
+    NonceUse: _table(_reader(NonceUse), NonceUse, "nonce_use", "registrar_nonce_use", {BY_NONCE_USE: _NONCE}),
+    Verification: _table(
+        verification_of, Verification, "verification", "registrar_verification", {BY_VERIFIED: _SUBJECT, **_PASSED}
     ),
-    Compensated: _written_once("compensation", {BY_COMPENSATION_NONCE: "compensation_by_nonce"}, compensated_of),
-    Failure: _written_once("failure", {BY_FAILURE: "failure_by_id"}, failure_of),
-    Gate: Table(
-        kind="registrar_gate",
-        reads={BY_GATE: sql("gate_by_name")},
-        identity=BY_GATE,
-        insert=sql("insert_gate"),
-        update=sql("update_gate"),
-        delete=sql("delete_gate"),
-        record=gate_of,
-        row=msgspec.structs.astuple,
-        changes=attrgetter("is_open", "authority_ref", "reason", "changed_at", "version"),
+    Compensated: _table(
+        compensated_of, Compensated, "compensation", "registrar_compensation", {BY_COMPENSATION_NONCE: _NONCE}
     ),
-    KeyFence: Table(
-        kind="key_fence",
-        reads={BY_KEY_FENCE: sql("key_fence_by_key")},
-        identity=BY_KEY_FENCE,
-        insert=sql("insert_key_fence"),
-        update=sql("update_key_fence"),
-        delete=sql("delete_key_fence"),
-        record=lambda row: KeyFence(*row[1:]),
-        row=msgspec.structs.astuple,
-        changes=attrgetter("fenced_at", "version"),
+    Failure: _table(failure_of, Failure, "failure", "registrar_audit", {BY_FAILURE: "failure_id"}),
+    Gate: _table(gate_of, Gate, "registrar_gate", "registrar_gate", {BY_GATE: "name"}, _OF_GATE),
+    KeyFence: _table(
+        _reader(KeyFence), KeyFence, "key_fence", "registrar_fence", {BY_KEY_FENCE: _KEY}, ("fenced_at", "version")
     ),
 }
