@@ -160,7 +160,7 @@ def test_what_could_not_be_written_is_said_and_found_out_later(
 ) -> None:
     clock = Later(0)
     transport = TwoPhaseTransport(**settings(tmp_path, clock=clock))
-    here = transport._machinery._here
+    here = transport._machinery._handles.here
     assert here is not None
     with httpx2.Client(transport=transport) as http, caplog.at_level(logging.WARNING, "twophp.client"):
         said = http.post(f"{orders.url}/orders", json={"item": 1}).extensions["twophp"]

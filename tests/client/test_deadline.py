@@ -127,7 +127,7 @@ def test_a_margin_is_kept(tmp_path: Path) -> None:
 def test_without_a_durable_row_nothing_is_confirmed(orders: Shop, tmp_path: Path) -> None:
     def after(kind: str) -> None:
         if kind == "phase_1":
-            here = transport._machinery._here
+            here = transport._machinery._handles.here
             assert here is not None
             here._handle.close()
 

@@ -29,7 +29,7 @@ def no_file(*_args: object, **_more: object) -> None:
 @pytest.mark.req("A-42")
 def test_named_calls_go_on_when_the_disk_is_back(orders: Shop, tmp_path: Path) -> None:
     transport = TwoPhaseTransport(**settings(tmp_path))
-    here = transport._machinery._here
+    here = transport._machinery._handles.here
     assert here is not None
 
     def post(name: str) -> Any:
@@ -109,7 +109,7 @@ def test_a_note_that_cannot_be_let_go_of_is_no_reason_to_call_again(unsent: bool
     """The reconciler may send it once more, so the error must not say that nothing was or will be done."""
 
     def away(_kind: str) -> None:
-        here = transport._machinery._here
+        here = transport._machinery._handles.here
         assert here is not None
         here._handle.close()
 

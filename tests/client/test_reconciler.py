@@ -152,7 +152,7 @@ def test_who_was_overtaken_does_not_give_up_what_another_confirmed(orders: Shop,
     """A process is stopped between Phase 1 and Phase 2 for so long that another takes its call over and confirms it."""
     time, net = HandTime(), Losing()
     transport = TwoPhaseTransport(**settings(tmp_path, transport=net, steady=time, pause=time.pause))
-    here = transport._machinery._here
+    here = transport._machinery._handles.here
     assert here is not None
     record = here.record
 

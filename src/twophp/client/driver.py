@@ -1,4 +1,4 @@
-"""The two loops that drive a flow, one that blocks and one that awaits, and what they need beside it.
+"""The loop that drives a flow, for callers that block and for those that await, and what each needs beside it.
 
 Everything that differs between the colours is here, and nothing else is.
 """
@@ -6,11 +6,11 @@ Everything that differs between the colours is here, and nothing else is.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from inspect import isawaitable
 from typing import Any, Final, Protocol, TypeVar
 
 from twophp.client.exchange import (
@@ -35,6 +35,7 @@ from twophp.client.ledger import Ledger
 from twophp.client.reconciler import MOST, PAGE, Progress, Reconciliation, Tally, asking_once, reconciling
 from twophp.client.settings import Settings
 from twophp.client.sharing import (
+    Handles,
     LoopLedger,
     Visitor,
     give_back,
@@ -43,8 +44,12 @@ from twophp.client.sharing import (
     take_share_on_loop,
     terms_of,
 )
+from twophp.core.call import Call
+from twophp.core.call_commands import ServerReply
+from twophp.core.call_machine import CallDecision
 from twophp.core.errors import ConfigError, PhaseError, StoreUnavailable
 from twophp.stores.clock import pause
+from twophp.stores.portal import run_sync
 
 log: Final = logging.getLogger("twophp.client")
 
@@ -52,42 +57,22 @@ T = TypeVar("T")
 
 
 class Http(Protocol):
-    """One library's blocking way to send and read."""
+    """One library's way to send and read: a blocking one, or one whose answers are awaited."""
 
-    def send(self, effect: Send) -> Reply:
+    def send(self, effect: Send) -> Reply | Awaitable[Reply]:
         """Send; raises NotSent or Lost."""
         ...
 
-    def read(self, reply: Reply, limit: int) -> bytes:
+    def read(self, reply: Reply, limit: int) -> bytes | Awaitable[bytes]:
         """Read up to ``limit`` bytes and close."""
         ...
 
-    def keep(self, native: Any) -> None:
+    def keep(self, native: Any) -> Awaitable[None] | None:
         """Read a response to its end, so that it can be looked at after its connection is gone."""
         ...
 
-    def drop(self, reply: Reply | None) -> None:
+    def drop(self, reply: Reply | None) -> Awaitable[None] | None:
         """Close an answer that no caller receives, if there is one: an open one keeps its connection from the pool."""
-        ...
-
-
-class AsyncHttp(Protocol):
-    """One library's awaitable way to send and read; see ``Http``."""
-
-    async def send(self, effect: Send) -> Reply:
-        """Send; raises NotSent or Lost."""
-        ...
-
-    async def read(self, reply: Reply, limit: int) -> bytes:
-        """Read up to ``limit`` bytes and close."""
-        ...
-
-    async def keep(self, native: Any) -> None:
-        """Read a response to its end."""
-        ...
-
-    async def drop(self, reply: Reply | None) -> None:
-        """Close an answer that no caller receives, if there is one."""
         ...
 
 
@@ -109,12 +94,102 @@ def around_of(settings: Settings, known: KnownEndpoints, ledger: Ledger) -> Tran
     )
 
 
-class _Trail:
-    """What a call leaves behind, however it ends: leases to stop renewing, and an answer that no caller received."""
+class _LedgerOfThreads:
+    """The ledger of a portal's loop as threads reach it: by the handle for threads where there is one."""
 
-    def __init__(self) -> None:
-        self.ids: set[str] = set()
-        self.heard: Reply | None = None
+    def __init__(self, handles: Handles) -> None:
+        self._run, self._ledger, self._here = handles.portal.run, handles.ledger, handles.here
+        self.leave = handles.ledger.leave
+
+    def look(self, id_: str) -> Call | None:
+        return self._run(self._ledger.look(id_)) if self._here is None else self._here.look(id_)
+
+    def record(self, *what: Any) -> CallDecision:
+        return self._run(self._ledger.record(*what)) if self._here is None else self._here.record(*what)
+
+    def record_behind(self, known: Call, told: ServerReply) -> CallDecision | None:
+        return (self._here or self._ledger).record_behind(known, told)
+
+    def noted_request(self, call: Call) -> bytes | None:
+        return self._run(self._ledger.noted_request(call))
+
+
+class _Drive:
+    """One call under way. Written once for both colours: what a blocking library or ledger answers is not awaited.
+
+    Without anything to await it never suspends, so ``run_sync`` runs it in the thread of its caller.
+    """
+
+    def __init__(self, http: Http, ledger: Ledger | _LedgerOfThreads, wait: Callable[[float], Any]) -> None:
+        self._http = http
+        self._ledger = ledger
+        self._wait = wait
+        # What a call leaves behind, however it ends: leases to stop renewing, and an answer that no caller received.
+        self._ids: set[str] = set()
+        self._heard: Reply | None = None
+
+    async def run(self, steps: Generator[Effect, Any, T]) -> T:
+        """Do what the flow asks for until it ends."""
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    answer = await self._done(effect)
+                except Exception as error:  # noqa: BLE001 - the flow decides what it means.
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            if isinstance(result, Outcome):  # Its answer is the caller's.
+                self._heard = None
+            return result
+        except NotSent as error:
+            raise error.native from None
+        except PhaseError as error:
+            if error.response is not None:
+                await _ended(self._http.keep(error.response))
+            raise
+        finally:
+            steps.close()  # Now, in the context of its caller: the flow's finally sets context variables.
+            for id_ in self._ids:
+                self._ledger.leave(id_)
+            await _ended(self._http.drop(self._heard))
+
+    async def _done(self, effect: Effect) -> Any:
+        if type(effect) is Send:  # A flow that sends again is done with the last answer.
+            await _ended(self._http.drop(self._heard))
+        answer = self._do(effect)
+        if isawaitable(answer):
+            answer = await answer
+        if type(effect) is Send:
+            self._heard = answer
+        return _content(effect.reply) if type(effect) is Keep else answer
+
+    def _do(self, effect: Effect) -> Any:
+        match effect:
+            case Send():
+                return self._http.send(effect)
+            case Read():
+                return b"" if effect.reply.native is None else self._http.read(effect.reply, effect.limit)
+            case Keep():
+                return self._http.keep(effect.reply.native)
+            case Pause():
+                return self._wait(effect.seconds)
+            case Unseal():
+                return self._ledger.noted_request(effect.call)
+        return self._write_down(effect)
+
+    def _write_down(self, effect: Record | RecordBehind | Look) -> Any:
+        match effect:
+            case RecordBehind(known=known, told=told):
+                if (decided := self._ledger.record_behind(known, told)) is not None:
+                    return decided
+                effect = Record(client_correlation_id=known.client_correlation_id, command=told)
+            case Look(client_correlation_id=id_):
+                return self._ledger.look(id_)
+        self._ids.add(effect.client_correlation_id)
+        return self._ledger.record(effect.client_correlation_id, effect.command, effect.request)
 
 
 class SyncRuntime:
@@ -139,7 +214,8 @@ class SyncRuntime:
 
     def _open(self) -> None:
         handles = take_share(self.settings)
-        self._handles, self._portal, self._ledger, self._here = handles, handles.portal, handles.ledger, handles.here
+        self._handles, self._portal, self._ledger = handles, handles.portal, handles.ledger
+        self._writes = _LedgerOfThreads(handles)
         self._around = around_of(self.settings, self._known, handles.ledger)
         self._visitor = None
         if self.settings.reconcile_every_s is not None:
@@ -197,63 +273,7 @@ class SyncRuntime:
             give_back(self._handles)
 
     def _drive(self, steps: Generator[Effect, Any, T], http: Http) -> T:
-        trail = _Trail()
-        try:
-            effect = next(steps)
-            while True:
-                try:
-                    answer = self._do(effect, http, trail)
-                except Exception as error:  # noqa: BLE001 - the flow decides what it means.
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            if isinstance(result, Outcome):  # Its answer is the caller's.
-                trail.heard = None
-            return result
-        except NotSent as error:
-            raise error.native from None
-        except PhaseError as error:
-            if error.response is not None:
-                http.keep(error.response)
-            raise
-        finally:
-            steps.close()  # Now, in the context of its caller: the flow's finally sets context variables.
-            for id_ in trail.ids:
-                self._ledger.leave(id_)
-            http.drop(trail.heard)
-
-    def _do(self, effect: Effect, http: Http, trail: _Trail) -> Any:
-        match effect:
-            case Send():
-                http.drop(trail.heard)  # A flow that sends again is done with the last answer.
-                trail.heard = http.send(effect)
-                return trail.heard
-            case Read():
-                return b"" if effect.reply.native is None else http.read(effect.reply, effect.limit)
-            case Keep():
-                http.keep(effect.reply.native)
-                return _content(effect.reply)
-            case Pause():
-                return self._pause(effect.seconds)
-            case Unseal():
-                return self._portal.run(self._ledger.noted_request(effect.call))
-        return self._write_down(effect, trail)
-
-    def _write_down(self, effect: Record | RecordBehind | Look, trail: _Trail) -> Any:
-        here, portal, ledger = self._here, self._portal, self._ledger
-        match effect:
-            case RecordBehind(known=known, told=told):
-                if (decided := (here or ledger).record_behind(known, told)) is not None:
-                    return decided
-                effect = Record(client_correlation_id=known.client_correlation_id, command=told)
-            case Look(client_correlation_id=id_):
-                return here.look(id_) if here is not None else portal.run(ledger.look(id_))
-        id_ = effect.client_correlation_id
-        trail.ids.add(id_)
-        what = id_, effect.command, effect.request
-        return here.record(*what) if here is not None else portal.run(ledger.record(*what))
+        return run_sync(_Drive(http, self._writes, self._pause).run(steps))
 
 
 class AsyncMachinery:
@@ -261,6 +281,7 @@ class AsyncMachinery:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._pause = settings.pause or asyncio.sleep
         self._known = KnownEndpoints()
         self._shared: LoopLedger | None = None
         self._ledger: Ledger | None = None
@@ -271,7 +292,7 @@ class AsyncMachinery:
         self._background: asyncio.Task[None] | None = None
         warn_if_insecure(settings)
 
-    async def open(self, http: Callable[[], AsyncHttp]) -> tuple[Ledger, TransportContext]:
+    async def open(self, http: Callable[[], Http]) -> tuple[Ledger, TransportContext]:
         """Open the ledger and begin to reconcile, once."""
         ledger, around = self._ledger, self._around
         if ledger is None or around is None:
@@ -291,7 +312,7 @@ class AsyncMachinery:
             raise ConfigError("a transport belongs to the event loop that opened it", code="other_loop")
         return ledger, around
 
-    async def _visit(self, http: Callable[[], AsyncHttp], every_s: float) -> None:
+    async def _visit(self, http: Callable[[], Http], every_s: float) -> None:
         while True:
             try:
                 await self.reconcile(http)
@@ -299,13 +320,13 @@ class AsyncMachinery:
                 log.warning("calls could not be reconciled: %s", error)
             await asyncio.sleep(every_s)
 
-    async def call(self, asked: CallRequest, http: AsyncHttp, make_http: Callable[[], AsyncHttp]) -> Outcome:
+    async def call(self, asked: CallRequest, http: Http, make_http: Callable[[], Http]) -> Outcome:
         """Make one call."""
         ledger, around = await self.open(make_http)
-        return await self._drive(calling(asked, around), http, ledger)
+        return await _Drive(http, ledger, self._pause).run(calling(asked, around))
 
     async def reconcile(
-        self, http: Callable[[], AsyncHttp], *, limit: int = MOST, progress: Progress | None = None
+        self, http: Callable[[], Http], *, limit: int = MOST, progress: Progress | None = None
     ) -> Reconciliation:
         """Resolve every open call that has no driver."""
         ledger, around = await self.open(http)
@@ -313,7 +334,7 @@ class AsyncMachinery:
         around = asking_once(around)
         while ids := tally.fresh(await ledger.due(PAGE)):
             for id_ in ids:
-                tally.add(await self._drive(reconciling(id_, around), http(), ledger))
+                tally.add(await _Drive(http(), ledger, self._pause).run(reconciling(id_, around)))
         return tally.result()
 
     async def close(self) -> None:
@@ -329,70 +350,10 @@ class AsyncMachinery:
             if shared is not None:
                 await give_back_on_loop(shared)
 
-    async def _drive(self, steps: Generator[Effect, Any, T], http: AsyncHttp, ledger: Ledger) -> T:
-        trail = _Trail()
-        try:
-            effect = next(steps)
-            while True:
-                try:
-                    answer = await self._do(effect, http, ledger, trail)
-                except Exception as error:  # noqa: BLE001 - the flow decides what it means.
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            if isinstance(result, Outcome):  # Its answer is the caller's.
-                trail.heard = None
-            return result
-        except NotSent as error:
-            raise error.native from None
-        except PhaseError as error:
-            if error.response is not None:
-                await http.keep(error.response)
-            raise
-        finally:
-            steps.close()
-            for id_ in trail.ids:
-                ledger.leave(id_)
-            await http.drop(trail.heard)
 
-    async def _do(self, effect: Effect, http: AsyncHttp, ledger: Ledger, trail: _Trail) -> Any:
-        match effect:
-            case Send():
-                await http.drop(trail.heard)
-                trail.heard = await http.send(effect)
-                return trail.heard
-            case Read():
-                return b"" if effect.reply.native is None else await http.read(effect.reply, effect.limit)
-            case Keep():
-                await http.keep(effect.reply.native)
-                return _content(effect.reply)
-            case Pause():
-                return await self._wait(effect.seconds)
-            case Unseal():
-                return await ledger.noted_request(effect.call)
-        return await self._write_down(effect, ledger, trail)
-
-    async def _write_down(self, effect: Record | RecordBehind | Look, ledger: Ledger, trail: _Trail) -> Any:
-        match effect:
-            case RecordBehind(known=known, told=told):
-                if (decided := ledger.record_behind(known, told)) is not None:
-                    return decided
-                effect = Record(client_correlation_id=known.client_correlation_id, command=told)
-            case Look(client_correlation_id=id_):
-                return await ledger.look(id_)
-        trail.ids.add(effect.client_correlation_id)
-        return await ledger.record(effect.client_correlation_id, effect.command, effect.request)
-
-    async def _wait(self, seconds: float) -> None:
-        given = self.settings.pause
-        if given is None:
-            await asyncio.sleep(seconds)
-            return
-        waiting = given(seconds)
-        if inspect.isawaitable(waiting):
-            await waiting
+async def _ended(done: Awaitable[None] | None) -> None:
+    if done is not None:
+        await done
 
 
 def _content(reply: Reply) -> bytes | None:

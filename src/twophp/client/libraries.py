@@ -214,7 +214,7 @@ class Blocking(_Sending):
 
 
 class Awaiting(_Sending):
-    """The ``AsyncHttp`` of an AsyncClient's transport."""
+    """The ``Http`` of an AsyncClient's transport."""
 
     async def send(self, effect: Send) -> Reply:
         """See ``Http.send``."""
