@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 
 from twophp.core.errors import ConfigError
 from twophp.core.records import Instant
-from twophp.core.settings import Kinds, check_bounds, check_kinds
+from twophp.core.settings import Kinds, check_bounds, check_kinds, check_rules
 from twophp.engine.environment import CLIENT, with_environment
 from twophp.ports import Clock, MintId
 from twophp.shipping.shipper import Shipping, shipping
@@ -109,9 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "callback must be an https URL without userinfo, fragment or comma",
             ),
         ]
-        for holds, problem in rules:
-            if not holds:
-                raise ConfigError(problem, code="bad_setting")
+        check_rules(rules)
         _check_callables(self)
         check_bounds(
             self,

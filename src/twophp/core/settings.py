@@ -122,6 +122,13 @@ def check_kinds(said: object, kinds: Kinds, code: str = "bad_setting") -> None:
                 raise ConfigError(f"{name} must be {what}, not {told}", code=code)
 
 
+def check_rules(rules: Iterable[tuple[bool, str]], code: str = "bad_setting") -> None:
+    """Raise ConfigError with the problem of the first rule that does not hold."""
+    for holds, problem in rules:
+        if not holds:
+            raise ConfigError(problem, code=code)
+
+
 def check_bounds(said: object, *, seconds: Iterable[str], milliseconds: Iterable[str]) -> None:
     """Raise ConfigError for a time that does not fit into a clock or a column. Infinity does not; None is for ever."""
     for names, most, what in ((seconds, YEAR_S, "a year"), (milliseconds, MOST_MS, "2**53")):

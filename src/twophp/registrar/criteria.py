@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from twophp.core.surface import CRITERIA
-from twophp.stores.surfaces import Bench, Shape, Values
+from twophp.registrar.memory_bench import Bench
+from twophp.stores.surfaces import Shape, Values
 
 LOGICAL_KEY: Final = "logical_request_key"
 REPLAY_KEY: Final = "replay_key"

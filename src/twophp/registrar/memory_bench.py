@@ -7,7 +7,7 @@ written once has no update. What is tried is tried on a store of its own, which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, get_type_hints
 
 from msgspec.structs import asdict, replace
 
@@ -16,6 +16,8 @@ from twophp.core.registrar_records import DOMAIN, Consumed, Failure, WrittenOnce
 from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put
 from twophp.stores.memory import MemoryStore
+from twophp.stores.postgres_surface import PostgresBench
+from twophp.stores.sqlite.surface import SQLiteBench
 from twophp.stores.surfaces import Column, NoSuchTable, Shape, Tried, Values, done, refused
 
 _RECORDS: Final[Mapping[str, tuple[type[Consumed | Failure], tuple[tuple[str, ...], ...]]]] = {
@@ -33,7 +35,7 @@ _RECORDS: Final[Mapping[str, tuple[type[Consumed | Failure], tuple[tuple[str, ..
 
 
 class MemoryBench:
-    """See ``Bench``. A fresh transaction is a fresh store."""
+    """See ``SQLiteBench``. A fresh transaction is a fresh store."""
 
     def __init__(self, table: str) -> None:
         if table not in _RECORDS:
@@ -42,7 +44,7 @@ class MemoryBench:
         self._store = MemoryStore(clock=lambda: 0)
 
     async def describe(self) -> Shape:
-        """See ``Bench.describe``."""
+        """See ``SQLiteBench.describe``."""
         hints = get_type_hints(self._type)
         columns = {
             name: Column(name=name, kind="integer" if hints[name] is int else "text", nullable=False, required=True)
@@ -51,31 +53,31 @@ class MemoryBench:
         return Shape(columns=columns, uniques=self._uniques, allowed={"domain": DOMAIN})
 
     async def fresh(self) -> None:
-        """See ``Bench.fresh``."""
+        """See ``SQLiteBench.fresh``."""
         self._store = MemoryStore(clock=lambda: 0)
 
     async def undo(self) -> None:
-        """See ``Bench.undo``."""
+        """See ``SQLiteBench.undo``."""
         await self.fresh()
 
     async def insert(self, row: Values, *, conflict: Literal["fail", "ignore", "replace"] = "fail") -> Tried:
-        """See ``Bench.insert``: there is no way to replace."""
+        """See ``SQLiteBench.insert``: there is no way to replace."""
         del conflict
         if any(value is None for value in row.values()) or row.get("domain", DOMAIN) != DOMAIN:
             return refused("the registrar makes no such record")
         return await self._put(self._type(**row))
 
     async def insert_as_stranger(self, row: Values) -> Tried:
-        """See ``Bench.insert_as_stranger``: no other process reaches this memory."""
+        """See ``SQLiteBench.insert_as_stranger``: no other process reaches this memory."""
         del row
         return refused("memory belongs to this process")
 
     async def insert_beside(self, row: Values) -> Tried:
-        """See ``Bench.insert_beside``: there is one transaction at a time."""
+        """See ``SQLiteBench.insert_beside``: there is one transaction at a time."""
         return await self.insert(row)
 
     async def update(self, where: Values, column: str, value: Any) -> Tried:
-        """See ``Bench.update``. A record under another identity is another record: there is no way to ask for that."""
+        """See ``SQLiteBench.update``. Under another identity it is another record: there is no way to ask for that."""
         found = self._find(where)
         changed = [replace(record, **{column: value}) for record in found]
         if [record.keys()[0] for record in changed] != [record.keys()[0] for record in found]:
@@ -83,20 +85,20 @@ class MemoryBench:
         return await self._put(*changed, named=found)
 
     async def delete(self, where: Values) -> Tried:
-        """See ``Bench.delete``."""
+        """See ``SQLiteBench.delete``."""
         keys = [record.keys()[0] for record in self._find(where)]
         return await self._try(keys, Change(answer=None, drops=tuple(keys)))
 
     async def truncate(self) -> Tried:
-        """See ``Bench.truncate``."""
+        """See ``SQLiteBench.truncate``."""
         return refused("a store has no such verb")
 
     async def read(self, where: Values) -> Sequence[Mapping[str, Any]]:
-        """See ``Bench.read``."""
+        """See ``SQLiteBench.read``."""
         return [asdict(record) for record in self._find(where)]
 
     async def close(self) -> None:
-        """See ``Bench.close``."""
+        """See ``SQLiteBench.close``."""
 
     def _find(self, where: Values) -> list[Any]:
         records: list[Any] = self._store.of_type(self._type)
@@ -112,3 +114,6 @@ class MemoryBench:
         except StoreError as error:
             return refused(error.message)
         return done(len(change.puts) + len(change.drops))
+
+
+Bench: TypeAlias = SQLiteBench | PostgresBench | MemoryBench

@@ -16,7 +16,7 @@ from twophp.core.registrar_records import Gate
 from twophp.core.rulebook import REGISTRATION_HOLD, REPLAY_SURFACE_NOT_FIT
 from twophp.core.surface import CRITERIA, DOMAIN_FAIL_CLOSED, SurfaceReport, report_surface
 from twophp.registrar.criteria import examine
-from twophp.registrar.memory_bench import MemoryBench
+from twophp.registrar.memory_bench import Bench, MemoryBench
 from twophp.registrar.opening import OWN_AUDIT, OWN_SURFACE, Opened
 from twophp.stores import postgres_surface
 from twophp.stores.portal import Portal
@@ -24,7 +24,7 @@ from twophp.stores.postgres.driver import place_of
 from twophp.stores.postgres_surface import PostgresBench
 from twophp.stores.sqlite import surface as sqlite_surface
 from twophp.stores.sqlite.surface import SQLiteBench
-from twophp.stores.surfaces import Bench, NoSuchTable
+from twophp.stores.surfaces import NoSuchTable
 from twophp.stores.urls import parse_store_url
 
 REGISTRATION_OPEN: Final = "REGISTRATION_OPEN"

@@ -32,10 +32,10 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from twophp.core.entry import LedgerEntry, Writer
-from twophp.core.errors import ConfigError, DeliveryFailed, StoreError
+from twophp.core.errors import DeliveryFailed, StoreError
 from twophp.core.obligation import Obligation
 from twophp.core.records import Instant
-from twophp.core.settings import SettingsStruct
+from twophp.core.settings import SettingsStruct, check_rules
 from twophp.delivery.connectors import require_reserved
 from twophp.delivery.fetch import Answer, fetch, read_origin
 from twophp.engine.environment import flag_in, number_in, secret_in
@@ -103,9 +103,7 @@ class Shipping(SettingsStruct, frozen=True, kw_only=True):
             (0 < self.batch_rows <= 5_000, "batch_rows must be 1 to 5000"),  # noqa: PLR2004
             (0 < self.timeout_s < self.leak_timeout_s, "timeout_s must be positive and below leak_timeout_s"),
         ]
-        for holds, problem in rules:
-            if not holds:
-                raise ConfigError(problem, code="bad_setting")
+        check_rules(rules)
 
     def __repr__(self) -> str:
         return f"Shipping({self.url!r})"  # No token in a log.

@@ -65,7 +65,7 @@ async def table_names(url: str) -> list[str]:
 
 
 class PostgresBench:
-    """See ``Bench``."""
+    """See ``SQLiteBench``."""
 
     def __init__(self, connection: Any, rival: Any, table: str) -> None:
         self._connection = connection
@@ -86,7 +86,7 @@ class PostgresBench:
             raise
 
     async def describe(self) -> Shape:
-        """See ``Bench.describe``."""
+        """See ``SQLiteBench.describe``."""
         about = await self._connection.fetchrow(_sql()["find"], self._table)
         if about is None:
             raise NoSuchTable(f"there is no table {self._table}")
@@ -113,7 +113,7 @@ class PostgresBench:
         return found + [f"the server runs with {row['name']} off: what is committed may be lost" for row in weak]
 
     async def fresh(self) -> None:
-        """See ``Bench.fresh``."""
+        """See ``SQLiteBench.fresh``."""
         await self._begin()
         await self._connection.execute(_sql()["be_registrar"])
 
@@ -125,13 +125,13 @@ class PostgresBench:
         await self._connection.fetch(_sql()["take_turns"], self._table)
 
     async def insert(self, row: Values, *, conflict: Literal["fail", "ignore", "replace"] = "fail") -> Tried:
-        """See ``Bench.insert``."""
+        """See ``SQLiteBench.insert``."""
         if conflict == "replace" and not self._key:
             conflict = "fail"
         return await self._try(self._connection, *self._insertion(row, conflict))
 
     async def insert_as_stranger(self, row: Values) -> Tried:
-        """See ``Bench.insert_as_stranger``: a role made for it, if we may; what the grants say is in the shape."""
+        """See ``SQLiteBench.insert_as_stranger``: a role made for it, if we may; the shape has the grants."""
         await self._begin()
         try:
             for step in ("make_stranger", "become_stranger"):
@@ -142,26 +142,26 @@ class PostgresBench:
             await self.undo()
 
     async def insert_beside(self, row: Values) -> Tried:
-        """See ``Bench.insert_beside``: an insert whose key an open transaction has taken waits for its end."""
+        """See ``SQLiteBench.insert_beside``: an insert whose key an open transaction has taken waits for its end."""
         async with _rolled_back(self._rival):
             for step in ("do_not_wait", "be_registrar"):
                 await self._rival.execute(_sql()[step])
             return await self._try(self._rival, *self._insertion(row, "fail"))
 
     async def update(self, where: Values, column: str, value: Any) -> Tried:
-        """See ``Bench.update``."""
+        """See ``SQLiteBench.update``."""
         statement = self._filled(
             "update", column=_quoted(column), value=self._cast(column, 1), where=self._conditions(where, 2)
         )
         return await self._try(self._connection, statement, value, *where.values())
 
     async def delete(self, where: Values) -> Tried:
-        """See ``Bench.delete``."""
+        """See ``SQLiteBench.delete``."""
         statement = self._filled("delete", where=self._conditions(where, 1))
         return await self._try(self._connection, statement, *where.values())
 
     async def truncate(self) -> Tried:
-        """See ``Bench.truncate``. While others read the table, as a backup does for hours, its triggers tell."""
+        """See ``SQLiteBench.truncate``. While others read the table, as a backup does for hours, its triggers tell."""
         await self._connection.execute(_sql()["do_not_wait"])
         try:
             return await self._try(self._connection, self._filled("truncate"))
@@ -170,21 +170,21 @@ class PostgresBench:
             return refused(f"the trigger {guard} is there") if guard else done()
 
     async def read(self, where: Values) -> Sequence[Mapping[str, Any]]:
-        """See ``Bench.read``; integers come as such, everything else as text."""
+        """See ``SQLiteBench.read``; integers come as such, everything else as text."""
         columns = ", ".join(_read_as(name, type_) for name, type_ in self._types.items())
         statement = self._filled("read", columns=columns, where=self._conditions(where, 1))
         rows = await self._connection.fetch(statement, *_texts(where.values()))
         return [dict(row) for row in rows]
 
     async def close(self) -> None:
-        """See ``Bench.close``. If the rollback fails, closing the connection ends the transaction."""
+        """See ``SQLiteBench.close``. If the rollback fails, closing the connection ends the transaction."""
         with suppress(Exception):
             await self.undo()
         for connection in (self._connection, self._rival):
             await _close(connection)
 
     async def undo(self) -> None:
-        """See ``Bench.undo``."""
+        """See ``SQLiteBench.undo``."""
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, None
             await transaction.rollback()

@@ -1,4 +1,4 @@
-"""The port for probing a surface: a table described in neutral words, and the few changes that a probe tries on it.
+"""What a bench says of a surface: a table in neutral words, and what became of the changes that a probe tries.
 
 Every change is tried inside a transaction that is rolled back. A bench reports the database's answer; the criteria
 judge whether that is good or bad.
@@ -7,8 +7,8 @@ judge whether that is good or bad.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -56,54 +56,6 @@ def done(rows: int = 0) -> Tried:
 def refused(said: str) -> Tried:
     """The database refused the change."""
     return Tried(done=False, said=said)
-
-
-class Bench(Protocol):
-    """One table under examination."""
-
-    async def describe(self) -> Shape:
-        """The schema; raises NoSuchTable."""
-        ...
-
-    async def fresh(self) -> None:
-        """Undo every change that was tried, and begin a new transaction."""
-        ...
-
-    async def undo(self) -> None:
-        """Undo every change that was tried, and hold no transaction."""
-        ...
-
-    async def insert(self, row: Values, *, conflict: Conflict = "fail") -> Tried:
-        """Insert as the registrar would."""
-        ...
-
-    async def insert_as_stranger(self, row: Values) -> Tried:
-        """Insert as a role that is not the registrar's, in a transaction of its own."""
-        ...
-
-    async def insert_beside(self, row: Values) -> Tried:
-        """Insert from a second connection while ours is not committed; having to wait counts as refused."""
-        ...
-
-    async def update(self, where: Values, column: str, value: Any) -> Tried:
-        """Change one column of the rows that match ``where``."""
-        ...
-
-    async def delete(self, where: Values) -> Tried:
-        """Delete the rows that match ``where``."""
-        ...
-
-    async def truncate(self) -> Tried:
-        """Empty the table by the database's own shortcut, such as TRUNCATE; refused where it has none."""
-        ...
-
-    async def read(self, where: Values) -> Sequence[Mapping[str, Any]]:
-        """The rows that match ``where``."""
-        ...
-
-    async def close(self) -> None:
-        """Undo every change and close the connections."""
-        ...
 
 
 _ALLOWED: str = r"""\b{name}["`\])]*(?:::[\w ]+)?\s*(?:=|\bIN\b)\s*\(*\s*(?:ANY\s*\(+\s*)?(?:ARRAY\[)?\s*\(?'([^']*)'"""

@@ -17,7 +17,7 @@ from twophp.core.errors import ConfigError, Refused
 from twophp.core.obligation import FLOWS, LEAK_TIMEOUT_MS, flows_with
 from twophp.core.policy import DAY_MS
 from twophp.core.records import Key
-from twophp.core.settings import Kinds, SettingsStruct, check_kinds, knows_its_settings, several
+from twophp.core.settings import Kinds, SettingsStruct, check_kinds, check_rules, knows_its_settings, several
 from twophp.engine.obligations.effects import Act
 from twophp.kernel.retention import ForgetObligations
 from twophp.ports import ObligationStore
@@ -91,9 +91,7 @@ class Rules(SettingsStruct, frozen=True, kw_only=True):
                 f"flows must be declared before they are given anything: {', '.join(sorted(map(str, unknown)))}",
             ),
         ]
-        for holds, problem in rules:
-            if not holds:
-                raise ConfigError(problem, code="bad_obligations")
+        check_rules(rules, "bad_obligations")
 
     @property
     def owes(self) -> bool:

@@ -37,7 +37,7 @@ def table_names(path: str) -> list[str]:
 
 
 class SQLiteBench:
-    """See ``Bench``."""
+    """One table under examination. The benches of other databases have the same methods."""
 
     def __init__(self, path: str, table: str) -> None:
         self._table = table
@@ -46,7 +46,7 @@ class SQLiteBench:
         as_registrar(self._registrar)
 
     async def describe(self) -> Shape:
-        """See ``Bench.describe``."""
+        """The schema; raises NoSuchTable."""
         definition = self._registrar.execute(sql("surface_table"), (self._table,)).get
         if definition is None:
             raise NoSuchTable(f"there is no table {self._table}")
@@ -75,20 +75,20 @@ class SQLiteBench:
         return [f"the trigger {name} deletes rows of it" for name, text in triggers if deletes.search(text)]
 
     async def fresh(self) -> None:
-        """See ``Bench.fresh``."""
+        """Undo every change that was tried, and begin a new transaction."""
         await self.undo()
         self._registrar.execute("BEGIN IMMEDIATE")
 
     async def undo(self) -> None:
-        """See ``Bench.undo``."""
+        """Undo every change that was tried, and hold no transaction."""
         self._roll_back(self._registrar)
 
     async def insert(self, row: Values, *, conflict: Literal["fail", "ignore", "replace"] = "fail") -> Tried:
-        """See ``Bench.insert``."""
+        """Insert as the registrar would."""
         return self._try(self._registrar, *self._insertion(row, conflict))
 
     async def insert_as_stranger(self, row: Values) -> Tried:
-        """See ``Bench.insert_as_stranger``."""
+        """Insert as a role that is not the registrar's, in a transaction of its own."""
         await self.undo()
         self._stranger.execute("BEGIN IMMEDIATE")
         try:
@@ -97,7 +97,7 @@ class SQLiteBench:
             self._roll_back(self._stranger)
 
     async def insert_beside(self, row: Values) -> Tried:
-        """See ``Bench.insert_beside``: the second writer of a file has to wait for the first."""
+        """Insert from a second connection while ours is not committed; having to wait, as here, counts as refused."""
         as_registrar(self._stranger)
         self._stranger.set_busy_timeout(0)
         try:
@@ -111,21 +111,21 @@ class SQLiteBench:
             self._stranger.create_scalar_function("twophp_registrar", None, 0)
 
     async def update(self, where: Values, column: str, value: Any) -> Tried:
-        """See ``Bench.update``."""
+        """Change one column of the rows that match ``where``."""
         statement = self._filled("surface_update", where=_conditions(where), column=_quoted(column))
         return self._try(self._registrar, statement, (value, *where.values()))
 
     async def delete(self, where: Values) -> Tried:
-        """See ``Bench.delete``."""
+        """Delete the rows that match ``where``."""
         statement = self._filled("surface_delete", where=_conditions(where))
         return self._try(self._registrar, statement, tuple(where.values()))
 
     async def truncate(self) -> Tried:
-        """See ``Bench.truncate``: SQLite has no such thing."""
+        """Empty the table by the database's own shortcut, such as TRUNCATE; refused where it has none."""
         return refused("SQLite knows no TRUNCATE")
 
     async def read(self, where: Values) -> Sequence[Mapping[str, Any]]:
-        """See ``Bench.read``."""
+        """The rows that match ``where``."""
         names = [name for name, column in self._columns() if column is not None]
         columns = ", ".join(map(_quoted, names))
         statement = self._filled("surface_read", where=_conditions(where), columns=columns)
@@ -133,7 +133,7 @@ class SQLiteBench:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     async def close(self) -> None:
-        """See ``Bench.close``."""
+        """Undo every change and close the connections."""
         for connection in (self._registrar, self._stranger):
             self._roll_back(connection)
             connection.close()
