@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Final
+from inspect import isawaitable
+from typing import Any, Final, NamedTuple
 
 from twophp.client import redirects
 from twophp.client.exchange import CallRequest, Hop, Lost, NotSent, Outcome, Reply, Send
@@ -100,10 +101,35 @@ def _url(library: Any, text: str) -> Any:
     return library.URL(text)
 
 
-class _Sending:
-    """What both colours share: how a request is built, and what an error means."""
+class _Colour(NamedTuple):
+    """What the libraries call by two names, one for a Client and one for an AsyncClient."""
 
-    def __init__(self, inner: Any, library: Any, limit: int, extensions: dict[str, Any] | None = None) -> None:
+    handle: str
+    close: str
+    read: str
+    pieces: str
+    begin: Callable[[Any], Any]
+    step: Callable[[Any, None], Any]
+    held: Any
+    guard: Any
+
+
+BLOCKING: Final = _Colour("handle_request", "close", "read", "iter_bytes", iter, next, Blocked, BlockedGuard)
+AWAITING: Final = _Colour("handle_async_request", "aclose", "aread", "aiter_bytes", aiter, anext, Awaited, AwaitedGuard)
+
+
+async def _ended(given: Any) -> Any:
+    """What a method of either colour gives. Of the blocking one nothing is awaited, so this does not suspend."""
+    return await given if isawaitable(given) else given
+
+
+class Sending:
+    """The ``Http`` of a transport."""
+
+    def __init__(
+        self, colour: _Colour, inner: Any, library: Any, limit: int, extensions: dict[str, Any] | None = None
+    ) -> None:
+        self._colour = colour
         self._inner = inner
         self._library = library
         self._limit = limit
@@ -112,6 +138,20 @@ class _Sending:
         self._extensions.setdefault("timeout", TIMEOUT)
         self._not_sent = tuple(getattr(library, name) for name in _NOT_SENT)
         self._breaks = (library.RequestError, library.StreamError, OSError)
+
+    async def send(self, effect: Send) -> Reply:
+        """See ``Http.send``."""
+        try:
+            native = await _ended(getattr(self._inner, self._colour.handle)(self._request(effect)))
+        except self._breaks as error:
+            raise (NotSent(error) if isinstance(error, self._not_sent) else Lost(error)) from error
+        reply = Reply(status=native.status_code, headers=native.headers.raw, native=native)
+        if may_be_last(effect.step, reply.headers) and not native.is_closed:
+            try:
+                await self._hold(native)
+            except self._breaks as error:
+                raise Lost(error, reply) from error
+        return reply
 
     def _request(self, effect: Send) -> Any:
         where = effect.target
@@ -123,159 +163,66 @@ class _Sending:
             extensions=dict(self._extensions),
         )
 
-    def _failed(self, error: Exception) -> NotSent | Lost:
-        return NotSent(error) if isinstance(error, self._not_sent) else Lost(error)
-
-    def _finished(self, outcome: Outcome, kind: Any) -> Any:
-        """The library's own response, with what the protocol knows of the call."""
-        reply = outcome.reply
-        native = reply.native
-        if native is None:
-            native = self._library.Response(reply.status, headers=reply.headers, content=reply.body)
-        elif not native.is_closed and not isinstance(native.stream, self._library.ByteStream):
-            native.stream = kind(native.stream, self._checked(native), self._breaks, outcome.info)
-        native.extensions[EXTENSION] = outcome.info
-        return native
-
-    def _checked(self, native: Any) -> Checked:
-        return Checked(self._library, native.headers.get("content-encoding"))
-
-
-def _reply(native: Any) -> Reply:
-    return Reply(status=native.status_code, headers=native.headers.raw, native=native)
-
-
-class Blocking(_Sending):
-    """The ``Http`` of a Client's transport."""
-
-    def send(self, effect: Send) -> Reply:
-        """See ``Http.send``."""
-        try:
-            native = self._inner.handle_request(self._request(effect))
-        except self._breaks as error:
-            raise self._failed(error) from error
-        reply = _reply(native)
-        if may_be_last(effect.step, reply.headers) and not native.is_closed:
-            try:
-                self._hold(native)
-            except self._breaks as error:
-                raise Lost(error, reply) from error
-        return reply
-
-    def _hold(self, native: Any) -> None:
+    async def _hold(self, native: Any) -> None:
         """Read the body into memory, as it came; of one that is longer than the bound, the beginning."""
         stream, ahead, size = native.stream, list[bytes](), 0
-        pieces = iter(stream)
+        pieces = self._colour.begin(stream)
         try:
-            for piece in pieces:
+            while (piece := await _ended(self._colour.step(pieces, None))) is not None:
                 ahead.append(piece)
                 size += len(piece)
                 if size > self._limit:
-                    native.stream = Blocked(stream, ahead, pieces)
+                    native.stream = self._colour.held(stream, ahead, pieces)
                     return
             for _piece in self._checked(native).blocking(iter(ahead)):
                 continue
         except BaseException:
-            stream.close()
+            await self._close(stream)
             raise
-        stream.close()
-        native.stream = self._library.ByteStream(b"".join(ahead))
-
-    def read(self, reply: Reply, limit: int) -> bytes:
-        """See ``Http.read``. What was read before an answer breaks off counts."""
-        native, read = reply.native, b""
-        try:
-            for chunk in native.iter_bytes():
-                read += chunk
-                if len(read) > max(limit, DRAINED_BYTES):
-                    break
-        except self._breaks:
-            pass
-        finally:
-            native.close()
-        return read
-
-    def keep(self, native: Any) -> None:
-        """See ``Http.keep``."""
-        if not native.is_closed:
-            try:
-                native.read()
-            except self._breaks:
-                native.close()
-
-    def drop(self, reply: Reply | None) -> None:
-        """See ``Http.drop``."""
-        if reply is not None:
-            reply.native.close()
-
-    def finished(self, outcome: Outcome) -> Any:
-        """See ``_finished``."""
-        return self._finished(outcome, BlockedGuard)
-
-
-class Awaiting(_Sending):
-    """The ``Http`` of an AsyncClient's transport."""
-
-    async def send(self, effect: Send) -> Reply:
-        """See ``Http.send``."""
-        try:
-            native = await self._inner.handle_async_request(self._request(effect))
-        except self._breaks as error:
-            raise self._failed(error) from error
-        reply = _reply(native)
-        if may_be_last(effect.step, reply.headers) and not native.is_closed:
-            try:
-                await self._hold(native)
-            except self._breaks as error:
-                raise Lost(error, reply) from error
-        return reply
-
-    async def _hold(self, native: Any) -> None:
-        """See ``Blocking._hold``."""
-        stream, ahead, size = native.stream, list[bytes](), 0
-        pieces = aiter(stream)
-        try:
-            async for piece in pieces:
-                ahead.append(piece)
-                size += len(piece)
-                if size > self._limit:
-                    native.stream = Awaited(stream, ahead, pieces)
-                    return
-            for _piece in self._checked(native).blocking(iter(ahead)):
-                continue
-        except BaseException:
-            await stream.aclose()
-            raise
-        await stream.aclose()
+        await self._close(stream)
         native.stream = self._library.ByteStream(b"".join(ahead))
 
     async def read(self, reply: Reply, limit: int) -> bytes:
         """See ``Http.read``. What was read before an answer breaks off counts."""
         native, read = reply.native, b""
         try:
-            async for chunk in native.aiter_bytes():
-                read += chunk
+            pieces = getattr(native, self._colour.pieces)()
+            while (piece := await _ended(self._colour.step(pieces, None))) is not None:
+                read += piece
                 if len(read) > max(limit, DRAINED_BYTES):
                     break
         except self._breaks:
             pass
         finally:
-            await native.aclose()
+            await self._close(native)
         return read
 
     async def keep(self, native: Any) -> None:
         """See ``Http.keep``."""
         if not native.is_closed:
             try:
-                await native.aread()
+                await _ended(getattr(native, self._colour.read)())
             except self._breaks:
-                await native.aclose()
+                await self._close(native)
 
     async def drop(self, reply: Reply | None) -> None:
         """See ``Http.drop``."""
         if reply is not None:
-            await reply.native.aclose()
+            await self._close(reply.native)
+
+    async def _close(self, what: Any) -> None:
+        await _ended(getattr(what, self._colour.close)())
 
     def finished(self, outcome: Outcome) -> Any:
-        """See ``_finished``."""
-        return self._finished(outcome, AwaitedGuard)
+        """The library's own response, with what the protocol knows of the call."""
+        reply = outcome.reply
+        native = reply.native
+        if native is None:
+            native = self._library.Response(reply.status, headers=reply.headers, content=reply.body)
+        elif not native.is_closed and not isinstance(native.stream, self._library.ByteStream):
+            native.stream = self._colour.guard(native.stream, self._checked(native), self._breaks, outcome.info)
+        native.extensions[EXTENSION] = outcome.info
+        return native
+
+    def _checked(self, native: Any) -> Checked:
+        return Checked(self._library, native.headers.get("content-encoding"))

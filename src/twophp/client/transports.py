@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from twophp.client import redirects
 from twophp.client.driver import AsyncMachinery, SyncRuntime
-from twophp.client.libraries import Awaiting, Blocking, Body, asked_by, is_ours
+from twophp.client.libraries import AWAITING, BLOCKING, Body, Sending, asked_by, is_ours
 from twophp.client.reconciler import MOST, Progress, Reconciliation
 from twophp.client.settings import Options, settings_of
 from twophp.client.streams import any_library, installed, library_of
@@ -57,7 +57,7 @@ class TwoPhaseTransport(SyncBase):
         body = Body(settings.max_body_bytes)
         for chunk in request.stream:
             body.add(chunk)
-        http = Blocking(inner, library, settings.max_body_bytes, request.extensions)
+        http = Sending(BLOCKING, inner, library, settings.max_body_bytes, request.extensions)
         asked = asked_by(request, body.content, settings, hop)
         outcome = self._machinery.call(asked, http)
         redirects.leave(request.extensions, request, asked, outcome)
@@ -99,10 +99,10 @@ class TwoPhaseTransport(SyncBase):
             self._inner.setdefault((pid, library), library.HTTPTransport())
         return self._inner[pid, library]
 
-    def _own(self) -> Blocking:
+    def _own(self) -> Sending:
         """What the reconciler sends with: no caller asked for its requests."""
         library = _library_behind(self._given, self._inner)
-        return Blocking(self._inner_of(library), library, self._settings.max_body_bytes)
+        return Sending(BLOCKING, self._inner_of(library), library, self._settings.max_body_bytes)
 
 
 class AsyncTwoPhaseTransport(AsyncBase):
@@ -130,7 +130,7 @@ class AsyncTwoPhaseTransport(AsyncBase):
         body = Body(settings.max_body_bytes)
         async for chunk in request.stream:
             body.add(chunk)
-        http = Awaiting(inner, library, settings.max_body_bytes, request.extensions)
+        http = Sending(AWAITING, inner, library, settings.max_body_bytes, request.extensions)
         asked = asked_by(request, body.content, settings, hop)
         outcome = await self._machinery.call(asked, http, self._own)
         redirects.leave(request.extensions, request, asked, outcome)
@@ -173,9 +173,9 @@ class AsyncTwoPhaseTransport(AsyncBase):
             self._inner.setdefault((pid, library), library.AsyncHTTPTransport())
         return self._inner[pid, library]
 
-    def _own(self) -> Awaiting:
+    def _own(self) -> Sending:
         library = _library_behind(self._given, self._inner)
-        return Awaiting(self._inner_of(library), library, self._machinery.settings.max_body_bytes)
+        return Sending(AWAITING, self._inner_of(library), library, self._machinery.settings.max_body_bytes)
 
 
 def _own_process(used: dict[tuple[int, Any], Any]) -> list[Any]:
