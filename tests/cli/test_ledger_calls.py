@@ -22,7 +22,7 @@ from twophp.core.job import Enqueue
 from twophp.core.job import decide as decide_job
 from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Put, Records
-from twophp.stores.sqlite import questions
+from twophp.stores.sqlite import history
 from twophp.stores.sqlite.reader import LedgerReader, ledger_reader
 from twophp.stores.testing.scene import reserve
 
@@ -147,7 +147,7 @@ def test_a_file_named_twice_is_read_once(chain: Path) -> None:
 
 @pytest.mark.req("A-53")
 def test_more_rows_than_are_shown_are_said(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (questions, sources):
+    for module in (history, sources):
         monkeypatch.setattr(module, "MOST_ROWS", 4)
     result = run("ledger", "tree", "client-corr-id1", *ledgers(chain))
     assert "note: there may be more" in result.stderr

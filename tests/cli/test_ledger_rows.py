@@ -15,7 +15,7 @@ from tests.cli.world import Clock, call, fan_out, ledgers, participants
 from twophp.cli import ledger_rows, sources
 from twophp.core.entry import FIELDS
 from twophp.core.intent import Phase
-from twophp.stores.sqlite import questions
+from twophp.stores.sqlite import history
 
 LATER = 10_000_000
 """Milliseconds: longer than any TTL, grace or lease here."""
@@ -92,7 +92,7 @@ def test_what_a_service_initiated(tmp_path: Path) -> None:
 @pytest.mark.req("A-53")
 def test_more_rows_than_are_shown_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(_some_stalled(tmp_path, Clock()))
-    for module in (questions, sources):
+    for module in (history, sources):
         monkeypatch.setattr(module, "MOST_ROWS", 1)
     for arguments in (("stalled",), ("initiated", "shop")):
         assert "note: there may be more" in run("ledger", *arguments, *ledgers(tmp_path)).stderr

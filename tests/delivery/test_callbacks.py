@@ -14,8 +14,7 @@ from tests.delivery.outboxes import GUARD_S, Desk, Site
 from tests.delivery.tls_server import Authority, serving
 from twophp.core.job import State
 from twophp.delivery.callbacks import callback_deliverer
-from twophp.delivery.egress import Resolver, Rules, default_tls
-from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.egress import Lookups, Resolver, Rules, default_tls
 from twophp.delivery.webhooks import Secret, verify
 from twophp.wire.callback import decode
 

@@ -23,8 +23,7 @@ from twophp.core.intent_commands import Confirm, Settle
 from twophp.core.job import DEFAULT_TRIES, JOB, Job, State, by_job_id
 from twophp.delivery import hooks as module
 from twophp.delivery.callbacks import signed_post
-from twophp.delivery.egress import Rules
-from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.egress import Lookups, Rules
 from twophp.delivery.hooks import HOOKS, Hooks, PhaseEvent, hook_deliverer
 from twophp.delivery.outbox import Outbox
 from twophp.delivery.webhooks import Secret, verify

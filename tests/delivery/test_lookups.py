@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from twophp.delivery.egress_lookups import MOST_EACH, Lookups
+from twophp.delivery.egress import MOST_EACH, Lookups
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,7 @@ from twophp.core.intent import Mode
 from twophp.core.job import DEFAULT_TRIES, Enqueue, Job, decide
 from twophp.core.obligation import Obligation, State, by_id
 from twophp.delivery.callbacks import Call, callback_deliverer, callback_letter, signed_post
-from twophp.delivery.egress import Rules, system_resolver
-from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.egress import Lookups, Rules, system_resolver
 from twophp.delivery.hooks import Hooks, hook_deliverer
 from twophp.delivery.outbox import Delivery, Outbox
 from twophp.engine.intents import Intents

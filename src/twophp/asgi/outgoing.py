@@ -24,8 +24,7 @@ from twophp.core.job import DEFAULT_TRIES, Tries
 from twophp.core.records import Instant
 from twophp.core.settings import Kinds, SettingsStruct, check_kinds, several
 from twophp.delivery.callbacks import callback_deliverer, callback_letter, signed_post
-from twophp.delivery.egress import Lines, Resolver, Rules, check_url, system_resolver
-from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.egress import Lines, Lookups, Resolver, Rules, check_url, system_resolver
 from twophp.delivery.hooks import HOOKS, Hooks, hook_deliverer
 from twophp.delivery.outbox import Barrier, Outbox, OutboxMessage, PendingAcknowledgement
 from twophp.delivery.webhooks import MAX_SIGNATURES, Secret, read_secret

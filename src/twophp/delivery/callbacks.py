@@ -13,8 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from twophp.delivery.connectors import require_committed
-from twophp.delivery.egress import TIMEOUT_S, Lines, Rules, check_url, default_tls, post
-from twophp.delivery.egress_lookups import Lookups
+from twophp.delivery.egress import TIMEOUT_S, Lines, Lookups, Rules, check_url, default_tls, post
 from twophp.delivery.outbox import Deliver, Delivery, OutboxMessage
 from twophp.delivery.webhooks import Secret, sign
 

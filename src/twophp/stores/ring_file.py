@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 import msgspec
 
@@ -35,16 +35,6 @@ LOCK_PAUSE_S: Final = 0.05
 Stamp: TypeAlias = tuple[int, int, int, int]
 
 
-class RingSource(Protocol):
-    """A file that a ring can be read from, again and again."""
-
-    path: Path
-
-    def ring(self) -> KeyRing:
-        """The ring as it is now."""
-        ...
-
-
 class RingFile:
     """The ring beside a database, in the format that ``stores.keys`` describes."""
 
@@ -62,7 +52,7 @@ class RingFile:
         return self.path.exists()
 
     def ring(self) -> KeyRing:
-        """See ``RingSource.ring``."""
+        """The ring as it is now."""
         return self.load().ring()
 
     def load(self) -> StoredRing:
@@ -135,7 +125,7 @@ class KeysFile:
         self.path = path
 
     def ring(self) -> KeyRing:
-        """See ``RingSource.ring``."""
+        """The ring as it is now."""
         try:
             return parse_keys(self.path.read_text(encoding="utf-8"), str(self.path))
         except (OSError, UnicodeDecodeError) as error:
@@ -146,7 +136,7 @@ class KeysFile:
 class Watch:
     """Tells a vault when the ring behind it has changed: a call costs one ``stat``."""
 
-    def __init__(self, source: RingSource) -> None:
+    def __init__(self, source: RingFile | KeysFile) -> None:
         self._source = source
         self._stamp: Stamp | None = None
 
@@ -168,7 +158,7 @@ class Watch:
         return ring
 
 
-def watching_vault(source: RingSource) -> AesGcmVault:
+def watching_vault(source: RingFile | KeysFile) -> AesGcmVault:
     """A vault that follows every change of its ring."""
     return AesGcmVault(source.ring(), Watch(source))
 

@@ -16,7 +16,7 @@ import hmac
 import re
 from collections import OrderedDict
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from starlette.requests import Request
@@ -27,6 +27,9 @@ from twophp.core.errors import Refused, Unauthenticated
 from twophp.core.records import Instant
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, wall_clock
+
+if TYPE_CHECKING:
+    from twophp.central.auth.oidc import Oidc
 
 SECRET_PREFIX: Final = "tphp_"  # noqa: S105 - So that a scanner for leaked secrets recognises one.
 SECRET_TAG: Final = b"twophp:central-token:1"
@@ -68,14 +71,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return f"Session(expires_at={self.expires_at})"  # No secret ends up in a log.
 
 
-class Verifier(Protocol):
-    """Recognises a signed token of an identity provider."""
-
-    async def principal(self, request: Request, received_at: Instant) -> Principal:
-        """Whose token the request carries, with the roles its claims map to; raises Unauthenticated."""
-        ...
-
-
 class Access:
     """Recognises who asks. One for the whole service."""
 
@@ -83,7 +78,7 @@ class Access:
         self,
         store: CentralStore,
         *,
-        oidc: Verifier | None = None,
+        oidc: Oidc | None = None,
         clock: Clock = wall_clock,
         mint: MintId = mint_uuid,
     ) -> None:

@@ -24,7 +24,6 @@ from twophp.central.api.routes import describe
 from twophp.central.api.state import Central, CentralPart, Reader, ServiceOnly
 from twophp.central.auth.access import OIDC, Principal
 from twophp.central.ingest.pull import check_pull_url
-from twophp.central.ingest.taking import take_up
 from twophp.central.ports import MOST_IN_A_BATCH, Service
 from twophp.core.errors import ConfigError
 from twophp.wire.rows import decode_batch
@@ -69,7 +68,7 @@ async def ingest(request: Request, central: CentralPart, principal: ServiceOnly)
         writer = await _writer(central, principal)
         batch = decode_batch(await read_packed(request), most=MOST_IN_A_BATCH)
         at = central.clock()
-        acks = await take_up(central.store, writer, batch.rows, at)
+        acks = await central.store.take_up(writer, batch.rows, at)
         if batch.drained:
             central.heard.drained(writer.service_ledger_id, at)
         central.arrived()

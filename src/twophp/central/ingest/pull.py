@@ -23,7 +23,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from twophp.central.api.problems import ApiProblem
-from twophp.central.ingest.taking import take_up
 from twophp.central.missing import Heard
 from twophp.central.ports import Ack, Service
 from twophp.central.stores.store import CentralStore
@@ -148,7 +147,7 @@ class Puller:
         for _ in range(MOST_ROUNDS):
             entries, drained = await self._ask(service, correlation_id, acks)
             at = self._clock()
-            acks = await take_up(self._store, service, entries, at) if entries else ()
+            acks = await self._store.take_up(service, entries, at) if entries else ()
             rows += len(entries)
             stored += sum(ack.outcome == "stored" for ack in acks)
             refused_now = sum(ack.outcome == "refused" for ack in acks)

@@ -68,6 +68,14 @@ class CentralStore(ABC):
     async def ingest(self, writer: Service, entries: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
         """Take a batch up, one ack per row in its order. Idempotent and order-tolerant; nothing half (A-57)."""
 
+    async def take_up(self, writer: Service, rows: Sequence[LedgerEntry], at: Instant) -> Sequence[Ack]:
+        """Ingest a service's own rows, pushed or pulled: a row in another service's name is refused unseen."""
+        own = [row for row in rows if row.source == writer.name]
+        if len(own) == len(rows):
+            return await self.ingest(writer, rows, at)
+        acks = iter(await self.ingest(writer, own, at))
+        return [next(acks) if row.source == writer.name else _other_source(row) for row in rows]
+
     # Questions about rows. --------------------------------------------------------------------------------------------
 
     async def entries(self, wanted: RowFilter, *, cursor: str | None = None, limit: int = 100) -> Page:
@@ -319,3 +327,15 @@ class CentralStore(ABC):
     async def _hashes(self, ranges_in: Callable[[int], list[merkle.Range]]) -> list[bytes]:
         _size, _at, ranges, tiles = await self._tiles(ranges_in)
         return merkle.hashes_of(ranges, tiles)
+
+
+def _other_source(row: LedgerEntry) -> Ack:
+    return Ack(
+        client_correlation_id=row.client_correlation_id,
+        server_correlation_id=row.server_correlation_id,
+        actor=row.actor,
+        version=row.version,
+        outcome="refused",
+        code="other_source",
+        detail="the row was written in another service's name",
+    )

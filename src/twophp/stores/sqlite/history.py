@@ -1,4 +1,6 @@
-"""The journal read back: lines by number, and the history of one record by following its pointers.
+"""What is asked of a ledger, for a running store and for readers from outside: rows, and the journal read back.
+
+The draft's questions (§10.4) are statements. History is lines by number, and that of one record by its pointers.
 
 Lines up to a certain number may be in the old journal, a row each; all later ones are in links. See ADR 33.
 """
@@ -9,12 +11,41 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import apsw
+import msgspec
 
+from twophp.core.obligation import State
 from twophp.core.records import JournalEvent
 from twophp.kernel.journal import FIRST_FACT, PREVIOUS, RECORD, Link, decode_lines
-from twophp.ports import JournalLine
+from twophp.ports import MOST_ROWS, Calls, Find, Initiated, JournalLine, Obligations, Question, Stalled, Tail, Tree
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row
+
+
+def asked(question: Question) -> tuple[str, tuple[Any, ...]]:
+    """The statement that answers a question, and its bindings. Never more than ``MOST_ROWS`` (A-53)."""
+    match question:
+        case Tree(root):
+            return sql("entries_of_tree"), (root, MOST_ROWS)
+        case Initiated(source):
+            return sql("entries_initiated"), (source, MOST_ROWS)
+        case Stalled(lease_ended_by):
+            return sql("entries_stalled"), (lease_ended_by or 0, MOST_ROWS)
+        case Find(correlation_id):
+            return sql("entries_found"), (correlation_id, MOST_ROWS)
+        case Calls(ids):
+            return sql("entries_of_calls"), (msgspec.json.encode(ids).decode(), MOST_ROWS)
+        case Tail(limit):
+            return sql("entries_newest"), (min(limit, MOST_ROWS),)
+
+
+def obligations_asked(wanted: Obligations) -> tuple[str, tuple[Any, ...]]:
+    """The statement that finds these obligations, by the narrowest index there is, and its bindings."""
+    name = "obligations_found"
+    if wanted.state == State.RESERVED:
+        name = "obligations_reserved_by_intent" if wanted.intent else "obligations_reserved"
+    facts = (wanted.flow, wanted.state, wanted.key, wanted.intent, wanted.trace_id, wanted.before)
+    return sql(name), (*facts, min(wanted.limit, MOST_ROWS))
+
 
 _LINK: Final = sql("link_with_line")
 

@@ -16,8 +16,7 @@ from twophp.core.obligation import OBLIGATION, Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.ports import MOST_ROWS, Clock, Evidence, JournalLine, Obligations, Question, Tally
 from twophp.stores.clock import system_clock
-from twophp.stores.sqlite.history import history, lines_after
-from twophp.stores.sqlite.questions import asked, obligations_asked
+from twophp.stores.sqlite.history import asked, history, lines_after, obligations_asked
 from twophp.stores.sqlite.reading import kept, snapshot
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table

@@ -35,8 +35,7 @@ from twophp.ports import (
 from twophp.stores.clock import system_clock
 from twophp.stores.owners import Owners
 from twophp.stores.sqlite.connection import let_go, migrate, open_connection, open_without_room, translate
-from twophp.stores.sqlite.history import history, lines_after, links_after
-from twophp.stores.sqlite.questions import asked, obligations_asked
+from twophp.stores.sqlite.history import asked, history, lines_after, links_after, obligations_asked
 from twophp.stores.sqlite.sql import sql
 from twophp.stores.sqlite.table import Row, Table
 from twophp.stores.sqlite.tables import OBLIGATIONS, TABLE_OF_KEY, TABLES, entry_of
