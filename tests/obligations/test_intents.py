@@ -126,7 +126,8 @@ async def test_an_intent_is_not_committed_without_all_of_them(store: str, how: s
         await reserve_two(obligations)
         if how == "released from outside":
             (last,) = await service.server.store.obligations(Obligations(key="b"))
-            await service.server.obligations.rollback(last.obligation_id, Rollback(trace_id="t"))
+            held = service.server.obligations
+            await held.make(held.settling(last.obligation_id, Rollback(trace_id="t")))
             return
         service.clock.now += 5_000
         if how == "scanned":

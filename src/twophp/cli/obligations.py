@@ -194,7 +194,7 @@ async def _release(path: str, service: str, flow: str, obligation_id: str, trace
         rules = Rules(flows=frozenset({flow}), releases={flow: _by_the_service})
         outbox = Outbox(store, vault, service, deliver={})
         opened = Obligations(store, vault, service, mint=mint_uuid, rules=rules, outbox=outbox)
-        decision = await opened.rollback(obligation_id, Rollback(trace_id=trace_id))
+        decision = await opened.make(opened.settling(obligation_id, Rollback(trace_id=trace_id)))
     return admitted(decision, f"obligation {obligation_id}")
 
 

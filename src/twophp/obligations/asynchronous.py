@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
-from twophp.core.obligation import ALREADY_COMMITTED, Decision, Obligation, ObligationError, Rollback, admitted
+from twophp.core.obligation import ALREADY_COMMITTED, Commit, Decision, Obligation, ObligationError, Rollback, admitted
 from twophp.core.records import Instant
 from twophp.core.settings import knows_its_settings
 from twophp.engine.obligations.audit import Audit, AuditLine, LeakReport, leak_report
@@ -14,7 +14,7 @@ from twophp.engine.obligations.fencing import Token
 from twophp.engine.obligations.flow import Scanned
 from twophp.engine.obligations.rules import milliseconds
 from twophp.obligations.runtime import Apply, Options, Runtime, Which, statements, there, trace_of
-from twophp.ports import JournalLine, Obligations
+from twophp.ports import JournalLine, Obligations, Statement
 
 
 class AsyncObligationTracker:
@@ -44,17 +44,15 @@ class AsyncObligationTracker:
     ) -> str:
         """See ``ObligationTracker.reserve``."""
         timeout_ms = None if timeout_secs is None else milliseconds(timeout_secs)
-        reserve = self._runtime.obligations.reserve
-        decision = await reserve(flow, payload, trace_of(trace_id), key=key, timeout_ms=timeout_ms)
+        obligations = self._runtime.obligations
+        decision = await obligations.make(obligations.reserving(flow, payload, trace_of(trace_id), key, timeout_ms))
         made = admitted(decision, f"flow {flow!r}").obligation
         assert made is not None
         return made.obligation_id
 
     async def commit(self, obligation_id: str, trace_id: str | None = None, *, apply: Apply = ()) -> Decision:
         """See ``ObligationTracker.commit``."""
-        commit = self._runtime.obligations.commit
-        decision = await commit(obligation_id, trace_of(trace_id), statements(apply))
-        return admitted(decision, f"obligation {obligation_id}")
+        return await self._settle(obligation_id, Commit(trace_id=trace_of(trace_id)), statements(apply))
 
     async def rollback(self, obligation_id: str, trace_id: str | None = None, *, strict: bool = False) -> Decision:
         """See ``ObligationTracker.rollback``."""
@@ -131,7 +129,13 @@ class AsyncObligationTracker:
         self, obligation_id: str, trace_id: str, resolution: Literal["caller", "guard"], *, strict: bool = False
     ) -> Decision:
         command = Rollback(trace_id=trace_id, resolution=resolution, strict=strict)
-        decision = await self._runtime.obligations.rollback(obligation_id, command)
+        return await self._settle(obligation_id, command)
+
+    async def _settle(
+        self, obligation_id: str, command: Commit | Rollback, apply: tuple[Statement, ...] = ()
+    ) -> Decision:
+        obligations = self._runtime.obligations
+        decision = await obligations.make(obligations.settling(obligation_id, command, apply))
         return admitted(decision, f"obligation {obligation_id}")
 
 

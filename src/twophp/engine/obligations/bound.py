@@ -117,7 +117,8 @@ class BoundObligations:
     async def _roll_back(self, obligation_id: str, trace_id: str | None) -> Decision:
         trace = self._intent.server_correlation_id if trace_id is None else trace_id
         command = Rollback(trace_id=trace)
-        decision = admitted(await self._obligations.rollback(obligation_id, command), f"obligation {obligation_id}")
+        wanted = self._obligations.settling(obligation_id, command)
+        decision = admitted(await self._obligations.make(wanted), f"obligation {obligation_id}")
         self._held.pop(obligation_id, None)
         self._unsure.discard(obligation_id)
         return decision

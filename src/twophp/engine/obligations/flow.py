@@ -109,29 +109,6 @@ class Obligations:
 
     # What callers ask for.
 
-    def reserve(
-        self,
-        flow: str,
-        payload: Any,
-        trace_id: str,
-        *,
-        key: str | None = None,
-        timeout_ms: int | None = None,
-        intent: str = "",
-    ) -> Coroutine[Any, Any, Decision]:
-        """Record a tentative effect. Nothing of it is visible outside (OBL-RSV-4)."""
-        return self.make(self.reserving(flow, payload, trace_id, key, timeout_ms, intent))
-
-    def commit(
-        self, obligation_id: str, trace_id: str, apply: tuple[Statement, ...] = ()
-    ) -> Coroutine[Any, Any, Decision]:
-        """Make the effect permanent, with everything it owes; ``apply`` runs in the same transaction (A-72)."""
-        return self.make(self.settling(obligation_id, Commit(trace_id=trace_id), apply))
-
-    def rollback(self, obligation_id: str, command: Rollback) -> Coroutine[Any, Any, Decision]:
-        """Release everything tentative."""
-        return self.make(self.settling(obligation_id, command))
-
     async def scan(self, trace_id: str = "") -> Scanned:
         """The leak oracle: roll back what is at or over its timeout, and return it (OBL-LEAK-3 to -7)."""
         scanned = await self._store.reserved()
@@ -176,7 +153,7 @@ class Obligations:
         timeout_ms: int | None = None,
         intent: str = "",
     ) -> ObligationCommand:
-        """The change that reserves, under a fresh id."""
+        """The change that reserves, under a fresh id. Nothing of it is visible outside (OBL-RSV-4)."""
         return self.reserving_with(*self.command(flow, payload, trace_id, key, timeout_ms, intent))
 
     def reserving_with(self, command: Reserve, sealed: Sealed | None) -> ObligationCommand:
@@ -206,7 +183,7 @@ class Obligations:
     def settling(
         self, obligation_id: str, command: Commit | Rollback, apply: tuple[Statement, ...] = ()
     ) -> ObligationCommand:
-        """The change that commits or rolls back."""
+        """The change that commits or rolls back. With a commit ``apply`` runs in the same transaction (A-72)."""
         return Settling(self._follows, (by_id(obligation_id), *self._follows.budget_keys), command, apply)
 
     # What an intent holds.

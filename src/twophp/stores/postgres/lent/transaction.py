@@ -19,6 +19,7 @@ from twophp.kernel.overlay import Slots
 from twophp.ports import NOT_IN_TRANSACTION, Command
 from twophp.stores.chains import Chain
 from twophp.stores.clock import StoreTime
+from twophp.stores.portal import run_sync
 from twophp.stores.postgres.batch import Batch, TransactionEnded
 from twophp.stores.postgres.lent.chains import LentChains
 from twophp.stores.postgres.lent.connection import LentConnection, is_certain, is_constraint, state_of, translated
@@ -26,7 +27,6 @@ from twophp.stores.postgres.lent.libraries import lent_connection
 from twophp.stores.postgres.news import News
 from twophp.stores.postgres.script import Script
 from twophp.stores.postgres.supply import Supply
-from twophp.stores.run_sync import run_sync
 
 log: Final = logging.getLogger("twophp.store")
 
