@@ -13,7 +13,7 @@ from tests.delivery.outbound import guarded
 from tests.delivery.outboxes import GUARD_S, Desk, Site
 from tests.delivery.tls_server import Authority, serving
 from twophp.core.job import State
-from twophp.delivery.callbacks import callback_deliverer
+from twophp.delivery.callbacks import callback_deliverer, signed_post
 from twophp.delivery.egress import Lookups, Resolver, Rules, default_tls
 from twophp.delivery.webhooks import Secret, verify
 from twophp.wire.callback import decode
@@ -45,7 +45,9 @@ async def loopback(_host: str, _port: int) -> Sequence[str]:
 
 
 def desk_to(authority: Authority, resolver: Resolver = loopback, secrets: Sequence[Secret] = SECRETS) -> Desk:
-    return Desk(callback_deliverer(LOCAL, secrets, authority.trusted(), Lookups(resolver), timeout_s=GUARD_S))
+    return Desk(
+        callback_deliverer(signed_post(LOCAL, secrets, authority.trusted(), Lookups(resolver), timeout_s=GUARD_S))
+    )
 
 
 @pytest.mark.req("A-39", "A-66", "P-5.5.4-e")
@@ -168,7 +170,7 @@ async def test_every_attempt_goes_through_the_gate() -> None:
     async def inwards(_host: str, _port: int) -> Sequence[str]:
         return ["10.0.0.1"]
 
-    desk = Desk(callback_deliverer(Rules(), SECRETS, default_tls(), Lookups(inwards)))
+    desk = Desk(callback_deliverer(signed_post(Rules(), SECRETS, default_tls(), Lookups(inwards))))
     with guarded() as guard:
         for name, url in (("1", f"https://{NAME}/"), ("2", "https://127.0.0.1/"), ("3", f"http://{NAME}/")):
             decision, owed = await desk.owe(name, url)

@@ -52,7 +52,7 @@ async def test_a_connector_that_is_called_directly_raises(shown: Obligation | No
     tls, lookups = ssl.create_default_context(), Lookups(system_resolver)
     send = signed_post(Rules(), (), tls, lookups)
     attempts = [
-        callback_deliverer(Rules(), (), tls, lookups)(_with_payload(delivery("callback", shown))),
+        callback_deliverer(send)(_with_payload(delivery("callback", shown))),
         hook_deliverer(hooks)(delivery("hook", shown)),
         send("id", Call("https://hooks.example.com/", b"{}"), delivery("callback", shown)),
     ]

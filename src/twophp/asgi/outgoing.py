@@ -93,9 +93,8 @@ class Outgoing(SettingsStruct, frozen=True, kw_only=True):
         self.hooks.check(self.rules)
         lines, lookups = Lines(), Lookups(self.resolver)
         send = signed_post(self.rules, self.secrets(), self.ssl_context, lookups, lines=lines)
-        callbacks = callback_deliverer(self.rules, self.secrets(), self.ssl_context, lookups, lines=lines)
         deliver = {
-            "callback": callbacks,
+            "callback": callback_deliverer(send),
             "hook": hook_deliverer(self.hooks, send),
             "effect": act_deliverer(obligations.effects),
             "release": act_deliverer(obligations.releases),

@@ -79,17 +79,8 @@ def signed_post(
     return send
 
 
-def callback_deliverer(
-    rules: Rules,
-    secrets: Sequence[Secret],
-    ssl_context: ssl.SSLContext | None,
-    lookups: Lookups,
-    *,
-    timeout_s: float = TIMEOUT_S,
-    lines: Lines | None = None,
-) -> Deliver:
+def callback_deliverer(send: SignedPost) -> Deliver:
     """Delivers ``callback`` jobs. The webhook's id is the server correlation id: receivers drop repeats by it."""
-    send = signed_post(rules, secrets, ssl_context, lookups, timeout_s=timeout_s, lines=lines)
 
     async def deliver(delivery: Delivery) -> None:
         await send(delivery.job.subject, _CALL.decode(delivery.payload), delivery)
