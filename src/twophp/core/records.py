@@ -10,15 +10,24 @@ the cost of a sweep grows with the due records and not with all that are stored.
 
 from __future__ import annotations
 
-from typing import NewType, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Final, NewType, Protocol
 
 import msgspec
 
 Instant = int
 """Milliseconds since the epoch, UTC."""
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
 Sealed = NewType("Sealed", bytes)
 """Bytes that only a vault can open. Stores never see anything else of a payload or a response."""
+
+
+def since_epoch(at: datetime) -> Instant:
+    """The instant of a datetime with a time zone; what is finer than a millisecond is cut off."""
+    return (at - EPOCH) // _MILLISECOND
 
 
 class Key(msgspec.Struct, frozen=True, order=True, cache_hash=True, gc=False):

@@ -26,7 +26,7 @@ import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -34,7 +34,7 @@ import msgspec
 from twophp.core.entry import LedgerEntry, Writer
 from twophp.core.errors import DeliveryFailed, StoreError
 from twophp.core.obligation import Obligation
-from twophp.core.records import Instant
+from twophp.core.records import Instant, since_epoch
 from twophp.core.settings import SettingsStruct, check_rules
 from twophp.delivery.connectors import require_reserved
 from twophp.delivery.fetch import Answer, fetch, read_origin
@@ -64,8 +64,6 @@ MOST_REFUSED: Final = 10_000
 
 MOST_SAID_CHARS: Final = 300
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 OK: Final = 200
 FORBIDDEN: Final = 403
@@ -361,7 +359,7 @@ class Shipper:
             if ack.outcome == "refused" or ack.sync_timestamp is None:
                 self._refuse(row, ack.code or "refused")
             else:
-                synced.setdefault((ack.sync_timestamp - _EPOCH) // _MILLISECOND, []).append(row)
+                synced.setdefault(since_epoch(ack.sync_timestamp), []).append(row)
         if not synced:
             await self._shipments.roll_back(shipment)
         elif not await self._shipments.commit(shipment, tuple(Synced(rows, at) for at, rows in synced.items())):

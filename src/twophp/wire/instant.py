@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from twophp.core.errors import WireError
+from twophp.core.records import EPOCH, since_epoch
 
 if TYPE_CHECKING:
     from twophp.core.records import Instant
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _THOUSANDTHS: Final = tuple(f".{ms:03d}Z" for ms in range(1000))
 _LAST: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z: RFC 3339 years have four digits.
 # An offset is required: the draft wants an *absolute* timestamp (§5.2.2), and a local time is none.
@@ -34,7 +33,7 @@ def format_instant(at: Instant) -> str:
 
 @lru_cache(maxsize=64)  # Deadlines lie close together: the calendar is worked out once a second.
 def _whole_second(seconds: int) -> str:
-    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
+    return (EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
 def spelled(record: msgspec.Struct, names: Iterable[str] | None = None) -> dict[str, Any]:
@@ -72,4 +71,4 @@ def parse_instant(value: bytes) -> Instant | None:
         moment = datetime.fromisoformat(value.decode("ascii").upper())
     except ValueError:  # The 31st of February, the 25th hour, a leap second.
         return None
-    return (moment - _EPOCH) // _MILLISECOND
+    return since_epoch(moment)

@@ -8,7 +8,7 @@ while reading, the rules between fields by ``core.entry.broken_rules``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -18,11 +18,8 @@ from twophp.core.entry import Actor, LedgerEntry
 from twophp.core.errors import WireError
 from twophp.core.intent import Mode, Phase
 from twophp.core.misfits import UNREADABLE, WORDS, misfit
-from twophp.core.records import Instant
+from twophp.core.records import Instant, since_epoch
 from twophp.wire.instant import spelled
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def _text(characters: str, least: int, most: int, words: str) -> Meta:
@@ -148,7 +145,7 @@ def _entry(row: WireRow) -> LedgerEntry:
 
 def instant_of(at: datetime) -> Instant:
     """Milliseconds since the epoch; raises ValueError before it."""
-    found = (at - _EPOCH) // _MILLISECOND
+    found = since_epoch(at)
     if found < 0:
         raise ValueError("an instant lies before 1970")
     return found

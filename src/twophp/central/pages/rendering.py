@@ -19,7 +19,7 @@ from twophp.central.drawing.svg import printable
 from twophp.core.intent import Phase
 from twophp.core.pairing import Pair
 from twophp.core.policy import DAY_MS, SECOND_MS
-from twophp.core.records import Instant
+from twophp.core.records import EPOCH, Instant
 from twophp.wire.instant import format_instant
 from twophp.wire.rows import instant_of
 
@@ -28,7 +28,6 @@ STATIC: Final = HERE / "static"
 SHORT_ID: Final = 8
 LONG_ID: Final = 28
 UUID_CHARS: Final = 36
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def url(path: str, /, **parameters: object) -> str:
@@ -92,7 +91,7 @@ def short_id(id_: str) -> str:
 
 def _moment(at: Instant) -> datetime:
     try:
-        return _EPOCH + timedelta(milliseconds=at)
+        return EPOCH + timedelta(milliseconds=at)
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
 

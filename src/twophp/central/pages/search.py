@@ -14,10 +14,9 @@ from twophp.central.pages.rendering import of_pair, url
 from twophp.central.ports import RowFilter
 from twophp.core.intent import Phase
 from twophp.core.pairing import Verdict
-from twophp.core.records import Instant
+from twophp.core.records import Instant, since_epoch
 
 PER_PAGE: Final = 50
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TRUTH: Final = {"true": True, "false": False}
 
 
@@ -101,7 +100,7 @@ def instant(typed: str) -> Instant | None:
     except ValueError:
         return None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return int((moment - _EPOCH).total_seconds() * 1000)
+    return since_epoch(moment)
 
 
 ROUTES: Final[Routes] = (("/search", reading(search), ("GET",)),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -16,10 +16,10 @@ from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.pages.overview import COUNTS
 from twophp.central.ports import Sla
 from twophp.core.policy import DAY_MS
+from twophp.core.records import EPOCH
 
 SPANS: Final = (7, 14, 30, 90)
 DEFAULT_DAYS: Final = 14
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ def day_label(day: str) -> str:
 
 
 def _day_name(at: int) -> str:
-    return f"{_EPOCH + timedelta(milliseconds=at):%Y-%m-%d}"
+    return f"{EPOCH + timedelta(milliseconds=at):%Y-%m-%d}"
 
 
 ROUTES: Final[Routes] = (("/sla", reading(sla), ("GET",)),)
