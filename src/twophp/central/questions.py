@@ -25,13 +25,6 @@ T = TypeVar("T")
 
 AT_ONCE: Final = 500
 """Up to this many rows are processed on the event loop: a thread would cost more than it spares."""
-
-
-async def aside(rows: int, make: Callable[[], T]) -> T:
-    """What ``make`` makes of so many rows."""
-    return await asyncio.to_thread(make) if rows > AT_ONCE else make()
-
-
 STALLED: Final = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED})  # draft §10.4
 SILENT_MS: Final = 60_000
 """How long a call may be PROCESSING before it is listed, unless the operator says otherwise: twice the lease that a
@@ -188,3 +181,8 @@ def _fits(entry: LedgerEntry, wanted: RowFilter) -> bool:
             until is None or at < until,
         )
     )
+
+
+async def aside(rows: int, make: Callable[[], T]) -> T:
+    """What ``make`` makes of so many rows."""
+    return await asyncio.to_thread(make) if rows > AT_ONCE else make()

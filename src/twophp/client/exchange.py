@@ -1,9 +1,4 @@
-"""What the flow asks its driver to do, what it gets back, and which endpoints are known to speak 2PHP.
-
-Enrolment is per endpoint, so nothing less than the same method and the same URL counts. To speak 2PHP is not to
-recognise a client correlation id: the draft makes no server answer a repeated Phase 1 alike. That is known of twophp's
-own middleware only (A-32), which shows itself by the form of its refusals.
-"""
+"""What the flow asks its driver to do, and what it gets back. Values: nothing here waits or sends."""
 
 from __future__ import annotations
 
@@ -21,29 +16,6 @@ from twophp.wire.fields import Headers
 from twophp.wire.targets import Target
 
 MOST: Final = 4_096
-
-
-class KnownEndpoints:
-    """A bounded set; the oldest is forgotten first. Safe to use from any thread, and after a fork: it has no lock."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], bool] = {}  # Whether it recognises ids.
-
-    def add(self, method: str, target: Target, *, recognises_ids: bool = False) -> None:
-        """Note that this endpoint has just answered as a 2PHP server; what was known of it stays known."""
-        key = method, target.resource
-        self._known[key] = recognises_ids or self._known.get(key, False)
-        while len(self._known) > MOST:
-            with suppress(RuntimeError):  # Another thread came between the two steps that find the oldest.
-                self._known.pop(next(iter(self._known)), None)
-
-    def has(self, method: str, target: Target) -> bool:
-        """Whether this endpoint has answered as a 2PHP server."""
-        return (method, target.resource) in self._known
-
-    def recognises_ids(self, method: str, target: Target) -> bool:
-        """Whether the same Phase 1 again is the same intent there."""
-        return self._known.get((method, target.resource), False)
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,3 +156,33 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     reply: Reply
     info: CallInfo
+
+
+class KnownEndpoints:
+    """Which endpoints have answered as 2PHP servers: a bounded set, of which the oldest is forgotten first.
+
+    Enrolment is per endpoint, so nothing less than the same method and the same URL counts. To speak 2PHP is not to
+    recognise a client correlation id: the draft makes no server answer a repeated Phase 1 alike. That is known of
+    twophp's own middleware only (A-32), which shows itself by the form of its refusals.
+
+    Safe to use from any thread, and after a fork: it has no lock.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], bool] = {}  # Whether it recognises ids.
+
+    def add(self, method: str, target: Target, *, recognises_ids: bool = False) -> None:
+        """Note that this endpoint has just answered as a 2PHP server; what was known of it stays known."""
+        key = method, target.resource
+        self._known[key] = recognises_ids or self._known.get(key, False)
+        while len(self._known) > MOST:
+            with suppress(RuntimeError):  # Another thread came between the two steps that find the oldest.
+                self._known.pop(next(iter(self._known)), None)
+
+    def has(self, method: str, target: Target) -> bool:
+        """Whether this endpoint has answered as a 2PHP server."""
+        return (method, target.resource) in self._known
+
+    def recognises_ids(self, method: str, target: Target) -> bool:
+        """Whether the same Phase 1 again is the same intent there."""
+        return self._known.get((method, target.resource), False)

@@ -27,33 +27,6 @@ from twophp.stores.clock import steady_clock
 
 READY: Final = b"ready\n"
 DRAIN_S: Final = 3
-
-
-async def serve(app: Any, listener: int) -> None:
-    """Serve the socket with this number until the leash is let go."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    config: dict[str, Any] = {"lifespan": "on", "access_log": False, "log_config": None}
-    server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=DRAIN_S, **config))
-    threading.Thread(target=_hold, args=(server,), daemon=True).start()
-    with socket.socket(fileno=listener) as taken:
-        await server.serve(sockets=[taken])
-    if not server.started:
-        sys.exit(1)
-
-
-class _Server(uvicorn.Server):
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            os.write(sys.stdout.fileno(), READY)
-
-
-def _hold(server: uvicorn.Server) -> None:
-    while os.read(sys.stdin.fileno(), 1_024):
-        continue
-    server.should_exit = True
-
-
 START_S: Final = 60.0
 STOP_S: Final = 8.0
 _LAST_BYTES: Final = 2_000
@@ -185,3 +158,31 @@ def listening(names: Sequence[str]) -> dict[str, socket.socket]:
 def url_of(listener: socket.socket) -> str:
     """The URL of a listening socket."""
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+# In the child.
+
+
+async def serve(app: Any, listener: int) -> None:
+    """Serve the socket with this number until the leash is let go."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config: dict[str, Any] = {"lifespan": "on", "access_log": False, "log_config": None}
+    server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=DRAIN_S, **config))
+    threading.Thread(target=_hold, args=(server,), daemon=True).start()
+    with socket.socket(fileno=listener) as taken:
+        await server.serve(sockets=[taken])
+    if not server.started:
+        sys.exit(1)
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            os.write(sys.stdout.fileno(), READY)
+
+
+def _hold(server: uvicorn.Server) -> None:
+    while os.read(sys.stdin.fileno(), 1_024):
+        continue
+    server.should_exit = True

@@ -1,4 +1,4 @@
-"""The key ring: whether it is there, private, young enough, and opens everything that is sealed."""
+"""The key ring: whether it is there, private, young enough, and opens everything that is sealed; and certificates."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from twophp.stores.sqlite.reading import UNREADABLE, holds_seals, rows_by_key
 from twophp.stores.urls import StoreUrl, ring_source
 from twophp.stores.vault import KeyRing
 
+SOON: Final = timedelta(days=30)
+SMALL_RSA_BITS: Final = 2048
 OLD_MS: Final = 365 * DAY_MS
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 RESTORE: Final = "put the ring back from its backup; without it no payload and no stored response opens"
@@ -120,10 +122,6 @@ def _check_seals(path: str, ring: KeyRing) -> Iterator[Finding]:
     names = ", ".join("(not sealed bytes)" if name == UNREADABLE else name for name in strange)
     means = f"{counted(lost, 'sealed part')} cannot be opened: no key {names} in the ring"
     yield fail("keys.seals", means, f"put the missing keys back, then: twophp keys list {path}")
-
-
-SOON: Final = timedelta(days=30)
-SMALL_RSA_BITS: Final = 2048
 
 
 def check_certificate(path: str, now: Instant) -> Iterator[Finding]:

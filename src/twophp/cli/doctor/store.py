@@ -1,4 +1,4 @@
-"""The store: whether its file is ours and well, and whether what it lies on keeps what was written."""
+"""The store: whether its file is ours and well, whether what it lies on keeps what was written, and its time."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from twophp.stores.sqlite.health import Health, is_wal, look_at, prove_writes
 from twophp.stores.sqlite.reader import ledger_reader
 from twophp.stores.sqlite.reading import reading
 
+STEP_MS: Final = 100
+AHEAD_MS: Final = 60 * SECOND_MS
+SYNC: Final = "let NTP or chrony discipline the clock, slewing and not stepping it"
 QUICK_LINES: Final = 1_000
 SLOW_COMMIT_MS: Final = 50
 MIB: Final = 1024 * 1024
@@ -197,11 +200,6 @@ def _check_writes(folder: Path, steady: Clock) -> Finding:
     if commit_ms > SLOW_COMMIT_MS:
         return warn("store.writes", means, "use a faster disk: every registration waits for a sync")
     return ok("store.writes", means)
-
-
-STEP_MS: Final = 100
-AHEAD_MS: Final = 60 * SECOND_MS
-SYNC: Final = "let NTP or chrony discipline the clock, slewing and not stepping it"
 
 
 def check_clock(wall_ms: int, steady_ms: int) -> Finding:

@@ -27,24 +27,6 @@ RETENTION_MS: Final = 30 * DAY_MS
 """As long as ledger rows are kept at home (A-59)."""
 INTERVAL_S: Final = 60.0
 """How often the service looks for them."""
-
-
-async def forget_settled(store: ObligationStore, retention_ms: int | None) -> int:
-    """Drop what was settled longer ago than this, and return how many. With None all is kept for ever."""
-    if retention_ms is None:
-        return 0
-    before = store.now() - retention_ms
-
-    def forget(keys: Sequence[Key]) -> Any:
-        return store.transact(ForgetObligations(keys, before))
-
-    return await Bites("obligations", partial(store.settled, before), forget, _name).run()
-
-
-def _name(key: Key) -> str:
-    return str(key.values[0])
-
-
 SCAN_INTERVAL_S: Final = 5.0
 MOST_S: Final = 10_000_000_000
 """Three hundred years: a time above that is none, and would not fit beside the others."""
@@ -160,3 +142,19 @@ def milliseconds(seconds: float) -> int:
     if not _is_time(seconds):
         raise Refused(f"a timeout is a number of seconds, not {seconds!r}", code="bad_timeout")
     return max(round(seconds * 1_000), 1) if seconds > 0 else 0
+
+
+async def forget_settled(store: ObligationStore, retention_ms: int | None) -> int:
+    """Drop what was settled longer ago than this, and return how many. With None all is kept for ever."""
+    if retention_ms is None:
+        return 0
+    before = store.now() - retention_ms
+
+    def forget(keys: Sequence[Key]) -> Any:
+        return store.transact(ForgetObligations(keys, before))
+
+    return await Bites("obligations", partial(store.settled, before), forget, _name).run()
+
+
+def _name(key: Key) -> str:
+    return str(key.values[0])
