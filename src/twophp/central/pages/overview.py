@@ -10,13 +10,12 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from twophp.central.drawing import words
-from twophp.central.drawing.charts import WIDE, WIDTH, Chart, Series, percentile_lines, proportions, stacked_bars
+from twophp.central.drawing.charts import WIDE, Chart, Series, percentile_lines, proportions, stacked_bars
 from twophp.central.pages.frame import Routes, Visit, reading
 from twophp.central.pages.rendering import clock_time, day
 from twophp.central.pages.stalled import PER_PAGE, Stuck, stuck
 from twophp.central.ports import Activity, RowFilter
 from twophp.core.policy import DAY_MS, HOUR_MS
-from twophp.core.records import Instant
 
 MOST_STUCK: Final = 8
 MOST_SERVICES: Final = 8
@@ -120,38 +119,40 @@ def outcomes_chart(steps: Sequence[Activity], wanted: Range) -> Markup:
     summary = f"Calls by outcome: {sums.calls} in {wanted.label}, {sums.committed} committed, {sums.failed} failed."
     if sums.indeterminate:
         summary += f" {sums.indeterminate} indeterminate."
-    series = [
-        Series(name=label, class_=class_, values=[getattr(step, field) for step in steps])
-        for label, class_, field in COUNTS
-    ]
-    return stacked_bars(_chart(steps, wanted, summary, series, words.count, WIDE))
+    return stacked_outcomes(steps, summary, *_axis(steps, wanted))
 
 
 def percentiles_chart(steps: Sequence[Activity], wanted: Range, what: str, told: str) -> Markup:
     """How long it took, over time."""
+    summary = f"Time from {told}, percentiles over {wanted.label}; the table below has the numbers."
+    return percentiles_of(steps, what, summary, *_axis(steps, wanted))
+
+
+def _axis(steps: Sequence[Activity], wanted: Range) -> tuple[list[str], list[str]]:
+    label = clock_time if wanted.span_ms <= DAY_MS else day
+    return [label(step.at) for step in steps], [f"{day(step.at)} {clock_time(step.at)}" for step in steps]
+
+
+def stacked_outcomes(steps: Sequence[object], summary: str, labels: Sequence[str], titles: Sequence[str]) -> Markup:
+    """Counts by outcome, of steps that have them as ``Activity`` does; a step without calls may be None."""
     series = [
-        Series(name=name, class_=name, values=[getattr(step, f"{what}_{name}_ms") for step in steps])
+        Series(name=label, class_=class_, values=[getattr(step, field, 0) for step in steps])
+        for label, class_, field in COUNTS
+    ]
+    return stacked_bars(
+        Chart(summary=summary, labels=labels, titles=titles, series=series, words=words.count, width=WIDE)
+    )
+
+
+def percentiles_of(
+    steps: Sequence[object], what: str, summary: str, labels: Sequence[str], titles: Sequence[str]
+) -> Markup:
+    """How long something took, of the same steps."""
+    series = [
+        Series(name=name, class_=name, values=[getattr(step, f"{what}_{name}_ms", None) for step in steps])
         for name in ("p50", "p95", "p99")
     ]
-    summary = f"Time from {told}, percentiles over {wanted.label}; the table below has the numbers."
-    return percentile_lines(_chart(steps, wanted, summary, series, words.duration))
-
-
-def _chart(
-    steps: Sequence[Activity],
-    wanted: Range,
-    summary: str,
-    series: Sequence[Series],
-    written: words.Written,
-    width: int = WIDTH,
-) -> Chart:
-    labels = [_label(step.at, wanted) for step in steps]
-    titles = [f"{day(step.at)} {clock_time(step.at)}" for step in steps]
-    return Chart(summary=summary, labels=labels, titles=titles, series=series, words=written, width=width)
-
-
-def _label(at: Instant, wanted: Range) -> str:
-    return clock_time(at) if wanted.span_ms <= DAY_MS else day(at)
+    return percentile_lines(Chart(summary=summary, labels=labels, titles=titles, series=series, words=words.duration))
 
 
 def shares(steps: Sequence[Activity]) -> Markup:

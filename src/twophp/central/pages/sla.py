@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Final
 
 import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from twophp.central.drawing import words
-from twophp.central.drawing.charts import WIDE, WIDTH, Chart, Series, percentile_lines, spark, stacked_bars
+from twophp.central.drawing.charts import spark
 from twophp.central.pages.frame import Routes, Visit, reading
-from twophp.central.pages.overview import COUNTS
+from twophp.central.pages.overview import COUNTS, percentiles_of, stacked_outcomes
 from twophp.central.ports import Sla
 from twophp.core.policy import DAY_MS
 from twophp.core.records import EPOCH
@@ -92,33 +92,19 @@ def _endpoint(name: str, lines: Sequence[Sla], days: Sequence[str]) -> Endpoint:
 
 
 def _outcomes(lines: Sequence[Sla], days: Sequence[str]) -> Markup:
-    series = [
-        Series(name=label, class_=class_, values=[_total(lines, day, field) for day in days])
-        for label, class_, field in COUNTS
+    of_day = {day: [line for line in lines if line.day == day] for day in days}
+    steps = [
+        SimpleNamespace(**{field: sum(getattr(line, field) for line in own) for _label, _class, field in COUNTS})
+        for own in of_day.values()
     ]
     summary = f"Calls by outcome and day, {sum(line.calls for line in lines)} in all; the table below has the numbers."
-    return stacked_bars(_chart(days, summary, series, words.count, WIDE))
-
-
-def _total(lines: Sequence[Sla], day: str, field: str) -> int:
-    return sum(getattr(line, field) for line in lines if line.day == day)
+    return stacked_outcomes(steps, summary, list(map(day_label, days)), days)
 
 
 def _percentiles(lines: Sequence[Sla], days: Sequence[str], what: str, told: str) -> Markup:
     by_day = {line.day: line for line in lines}
-    series = [
-        Series(name=name, class_=name, values=[getattr(by_day.get(day), f"{what}_{name}_ms", None) for day in days])
-        for name in ("p50", "p95", "p99")
-    ]
     summary = f"Time from {told}, percentiles by day; the table below has the numbers."
-    return percentile_lines(_chart(days, summary, series, words.duration))
-
-
-def _chart(
-    days: Sequence[str], summary: str, series: Sequence[Series], written: words.Written, width: int = WIDTH
-) -> Chart:
-    labels = [day_label(day) for day in days]
-    return Chart(summary=summary, labels=labels, titles=days, series=series, words=written, width=width)
+    return percentiles_of([by_day.get(day) for day in days], what, summary, list(map(day_label, days)), days)
 
 
 def day_label(day: str) -> str:
