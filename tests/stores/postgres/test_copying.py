@@ -25,7 +25,7 @@ from twophp.stores.postgres.copying import Target, copy
 from twophp.stores.postgres.verify import verify
 from twophp.stores.testing.scene import read
 from twophp.stores.urls import open_vault
-from twophp.storing.ledger import open_ledger
+from twophp.storing.reopening import open_ledger
 
 pytestmark = pytest.mark.anyio
 SETTLED, WAITING = range(1, 8), range(8, 12)
