@@ -20,6 +20,7 @@ from twophp.asgi.answers import STATUS_PATH, of_error, refused
 from twophp.asgi.failures import failed
 from twophp.asgi.handshake import Handshake
 from twophp.asgi.lifespan import Lifespan
+from twophp.asgi.loops import NEEDS_ASYNCIO, LockOfLoop, check_loop, runs_asyncio
 from twophp.asgi.management import Management
 from twophp.asgi.messages import (
     Answer,
@@ -79,7 +80,6 @@ _OF_THE_DISK: Final = frozenset({"disk_full", "store_io_error"})
 MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
 GIVEN: Final = "twophp.given"
 """The key in a scope under which a server edge hands in, as a ``Given``, what ``answered`` has returned to it."""
-NEEDS_ASYNCIO: Final = "two-phase requests need asyncio: run the server with its asyncio worker, not with trio"
 
 P = ParamSpec("P")
 AnyApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -100,33 +100,6 @@ def _saying_why_not(make: Callable[P, None]) -> Callable[P, None]:
             raise
 
     return making
-
-
-def _runs_asyncio() -> bool:
-    """Whether this is called under asyncio, which the store and the executions need. Trio is another event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _check_loop() -> None:
-    if not _runs_asyncio():
-        raise ConfigError(NEEDS_ASYNCIO, code="needs_asyncio")
-
-
-class _LockOfLoop:
-    """A lock that can be used again on another event loop. An asyncio lock stays with the first that waited for it."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def __call__(self) -> asyncio.Lock:
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._lock = loop, asyncio.Lock()
-        return self._lock
 
 
 class TwoPhaseMiddleware:
@@ -178,7 +151,7 @@ class TwoPhaseMiddleware:
         self._clock = checked_clock(clock)
         self._polls = Polls(endpoints, self._settings.methods)
         self._judges_plain = any(endpoint.policy.judges_plain for endpoint in endpoints)
-        self._starting = _LockOfLoop()
+        self._starting = LockOfLoop()
         self._has_stopped = False  # After a stop only a lifespan starts the service again, no request does.
         self._server: Server | None = None
         self._handshake: Handshake | None = None
@@ -260,10 +233,16 @@ class TwoPhaseMiddleware:
 
     def _fails_open(self) -> bool:
         """Whether the application starts without us (A-37): its plain requests are to be served, recorded or not."""
-        if _runs_asyncio() or not any(endpoint.policy.transparent for endpoint in self._settings.endpoints):
+        if runs_asyncio() or not any(endpoint.policy.transparent for endpoint in self._settings.endpoints):
             return False
         log.error("%s: %s; plain requests are served without being recorded", self._settings.service, NEEDS_ASYNCIO)
         return True
+
+    def concerns(self, scope: Scope) -> bool:
+        """Whether this HTTP request may be more than the application's alone. For an edge that passes on the others."""
+        if not self.shape_of(scope["headers"]).is_plain or _OWN_PATHS in scope["path"]:
+            return True
+        return self._polls.may_be_one(scope) if scope["method"] in READS else self._judges_plain
 
     async def start(self) -> Server:
         """Open and begin to work. Called when the application has started."""
@@ -273,7 +252,7 @@ class TwoPhaseMiddleware:
 
     async def open(self) -> Server:
         """Open what the service needs, once, also after a stop. An application's own lifespan may use it already."""
-        _check_loop()
+        check_loop()
         async with self._starting():
             self._has_stopped = False
             return await self._open()
@@ -342,7 +321,7 @@ class TwoPhaseMiddleware:
 
     async def _running(self) -> Server:
         """Without a lifespan the first request starts us. One after a stop must not: nothing would stop us again."""
-        _check_loop()
+        check_loop()
         if self._server is not None:
             return self._server
         self._refuse_after_stop()  # At once: the lock is held until everything has ended.
@@ -363,7 +342,7 @@ class TwoPhaseMiddleware:
         """
         shape = shape or self._seen.of(scope["headers"])
         handshake = self._handshake
-        if handshake is None or not _runs_asyncio():
+        if handshake is None or not runs_asyncio():
             return self._answered_once_open(scope, receive, shape)
         return handshake.answered(scope, receive, shape)
 

@@ -80,6 +80,14 @@ class Portal:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What ``coroutine`` returns or raises. A caller that is interrupted leaves it running to its end."""
+        result: T = self._begun(coroutine).wait()
+        return result
+
+    def post(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it without waiting for it. It has its own way to tell how it ended, and raises nothing."""
+        self._begun(coroutine)
+
+    def _begun(self, coroutine: Coroutine[Any, Any, Any]) -> _Errand:
         if self.is_parents:
             coroutine.close()
             raise StoreUnavailable("it was opened before a fork; open one in the child", code="forked")
@@ -98,8 +106,7 @@ class Portal:
             if not self._is_awake:
                 self._is_awake = True
                 self._loop.call_soon_threadsafe(self._begin)
-        result: T = errand.wait()
-        return result
+        return errand
 
     def open(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[], Coroutine[Any, Any, None]]) -> T:
         """As ``run``, for opening the resource that this portal serves. On failure: undo the opening, close the portal.
