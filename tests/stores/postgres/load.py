@@ -59,11 +59,13 @@ class Load:
             if answer is None:
                 self.lost += 1
                 await self._pause(LONGEST_WAIT_S)
-            elif answer.status not in NOT_YET:
-                return answer
-            else:
+            elif answer.status in NOT_YET:
                 self.refused.append(answer)
                 await self._pause(float(answer["retry-after"]))
+            elif answer.phase == "PROCESSING":  # it ran, and its outcome is not durable yet.
+                await self._pause(LONGEST_WAIT_S)
+            else:
+                return answer
 
     async def _pause(self, seconds: float) -> None:
         never = asyncio.get_running_loop().create_future()
@@ -89,7 +91,8 @@ class Load:
                 assert call.final is not None
                 assert (await self._insist(connections, _register(call.name))).server_id == call.server
                 again = await self._insist(connections, _confirm(call))
-                assert (again.status, again.phase, again.body) == (call.final.status, call.final.phase, call.final.body)
+                said, says = ((one.status, one.phase, one.body) for one in (call.final, again))
+                assert says == said, call.name
             for one in connections:
                 await one.close()
 
