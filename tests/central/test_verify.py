@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import apsw
-import asyncpg  # type: ignore[import-untyped]
 import msgspec
 import pytest
 
 from tests.central.conftest import schema
 from tests.central.rows import row
 from tests.central.served import Central, central, outcomes
+from tests.central.tampering import Rows, tamper
 from tests.cli.running import FOUND, OK, UNUSABLE, document, run
 from twophp.central.ports import Leaves
 from twophp.central.proof import merkle
 from twophp.central.proof.verify import Noted, Verification
 from twophp.central.stores.opening import open_central
 from twophp.central.stores.sqlite.database import CENTRAL
-from twophp.central.stores.statements import numbered
 from twophp.core.entry import LedgerEntry
 from twophp.core.errors import ConfigError
 from twophp.stores.named_sql import migrations_of
@@ -41,21 +39,8 @@ class Tampered:
         self.secret = secret
         self.guid = guid
 
-    def does(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Another connection than the service's."""
-        if self.url.startswith("postgresql"):
-            return asyncio.run(self._does(numbered(statement), values))
-        connection = apsw.Connection(self.url.removeprefix("sqlite:///"))
-        found = connection.execute(statement, values).fetchall()
-        connection.close()
-        return found
-
-    async def _does(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        connection = await asyncpg.connect(self.url)
-        try:
-            return [tuple(one) for one in await connection.fetch(statement, *values)]
-        finally:
-            await connection.close()
+    def does(self, statement: str, *values: object) -> Rows:
+        return tamper(self.url, statement, *values)
 
     def push(self, *rows: LedgerEntry) -> None:
         assert set(outcomes(self.here.push(self.secret, rows))) == {"stored"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from twophp import __version__
 from twophp.central.api import admin as api_admin
 from twophp.central.api import export as api_export
+from twophp.central.api import heads as api_heads
 from twophp.central.api import live as api_live
 from twophp.central.api import problems as api_problems
 from twophp.central.api import proofs as api_proofs
@@ -32,11 +34,15 @@ from twophp.central.ports import Access as AccessLine
 from twophp.central.questions import SILENT_MS
 from twophp.central.stores.store import CentralStore
 from twophp.core.errors import StoreError
+from twophp.identity.notes import Signer
 from twophp.ports import Clock, MintId
 from twophp.stores.clock import mint_uuid, wall_clock
+from twophp.stores.vault import mint_key
 
 log: Final = logging.getLogger("twophp.central")
 
+HEADS: Final = "twophp-central"
+"""What the key that signs tree heads is derived for, and named after."""
 PAGES: Final = "twophp.central.pages"
 MOST_LOGGED_CHARS: Final = 1_000
 INGEST: Final = ("POST", "/v1/entries")
@@ -53,6 +59,7 @@ def create_app(
     *,
     oidc: Oidc | None = None,
     management_key: bytes | None = None,
+    signer: Signer | None = None,
     allow_insecure: bool = False,
     silent_ms: int = SILENT_MS,
     clock: Clock = wall_clock,
@@ -60,25 +67,29 @@ def create_app(
 ) -> FastAPI:
     """The application over an open store, which it closes when it stops.
 
-    ``management_key`` lets it pull from services; each is given a credential derived from it. ``allow_insecure`` lets
-    pulls go over plain HTTP to other machines. What has been PROCESSING for ``silent_ms`` is listed as silent.
+    ``management_key`` lets it pull from services; each is given a credential derived from it. ``signer`` signs tree
+    heads; without one its key follows from that key, too. ``allow_insecure`` lets pulls go over plain HTTP to other
+    machines. What has been PROCESSING for ``silent_ms`` is listed as silent.
     """
     access = Access(store, oidc=oidc, clock=clock, mint=mint)
     puller = Puller(store, clock, Heard(), key=management_key, allow_insecure=allow_insecure)
-    central = Central(store, access, puller, clock, api_live.Metrics.if_installed(), silent_ms)
+    signer = signer or Signer.derived(management_key or mint_key()[1], HEADS)
+    central = Central(store, access, puller, clock, api_live.Metrics.if_installed(), silent_ms, signer=signer)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        signing = asyncio.create_task(central.heads.run(central.stopping))
         yield
         central.stopping.set()
         central.arrived()
+        await signing
         await store.close()
 
     # The interactive pages would load scripts from elsewhere; /openapi.json is for any tool that shows it.
     app = FastAPI(title="twophp central ledger", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.central = central
     api_problems.install(app)
-    for module in (api_ingest, api_queries, api_export, api_proofs, api_admin, api_live):
+    for module in (api_ingest, api_queries, api_export, api_proofs, api_heads, api_admin, api_live):
         app.include_router(module.router)
     if importlib.util.find_spec(PAGES) is not None:
         importlib.import_module(PAGES).install(app)
@@ -96,7 +107,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schemes = {"bearer": {"type": "http", "scheme": "bearer"}}
         document["components"] = {"schemas": components(), "securitySchemes": schemes}
         document["security"] = [{"bearer": []}]
-        for name in ("/livez", "/readyz"):
+        for name in ("/livez", "/readyz", "/v1/heads/key"):
             document["paths"][name]["get"]["security"] = []
         app.openapi_schema = document
     return app.openapi_schema

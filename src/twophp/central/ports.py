@@ -177,6 +177,16 @@ class TreeHead(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
 
 
+class SignedHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree head as it was signed: ``note`` is a checkpoint with its signature (``identity.notes``)."""
+
+    number: int
+    size: int
+    root: bytes
+    at: Instant
+    note: str
+
+
 class Leaves(msgspec.Struct, frozen=True, kw_only=True):
     """Some neighbouring leaves as of one moment, with the rows that are served under their numbers (ADR 47).
 

@@ -141,6 +141,21 @@ def revoke_token(token_id: str, central: str, token: str | None, *, as_json: boo
 
 
 @central.command(
+    epilog=examples("central key https://central.example"), short_help="Print the key that signs tree heads."
+)
+@WHERE
+@TOKEN
+@JSON
+def key(central: str, token: str | None, *, as_json: bool) -> None:
+    """Print the public key that signs the tree's heads: note it where the operator of the central ledger cannot."""
+    found = Remote(central, token).get("/v1/heads/key")["key"]
+    if as_json:
+        print_json({"key": found})
+    else:
+        out().print(found, markup=False)
+
+
+@central.command(
     epilog=examples("central services https://central.example"),
     short_help="List every ledger and when it was last heard of.",
 )

@@ -23,12 +23,15 @@ from twophp.cli.output import examples
 from twophp.core.errors import ConfigError
 from twophp.delivery.egress_addresses import is_loopback, read_address
 from twophp.engine.environment import secret_in
+from twophp.identity.notes import Signer
 from twophp.stores.ring_file import sync_folder
 from twophp.stores.vault import mint_key
 
 SQLITE: Final = "sqlite:///"
 CENTRAL_URL: Final = f"{SQLITE}central.db"
 KEY_VARIABLE: Final = "TWOPHP_CENTRAL_MANAGEMENT_KEY"
+SIGNING_VARIABLE: Final = "TWOPHP_CENTRAL_SIGNING_KEY"
+SIGNER: Final = "twophp-central"
 KEY_SUFFIX: Final = ".management"
 OPERATOR: Final = "operator"
 PORT: Final = 8700
@@ -122,6 +125,7 @@ async def _serve(
         store,
         oidc=oidc,
         management_key=management_key(url),
+        signer=signer_of(url),
         allow_insecure=allow_insecure,
         silent_ms=more["silent_after_s"] * 1_000,
     )
@@ -184,6 +188,12 @@ def management_key(url: str) -> bytes:
     if len(key) < MIN_KEY_BYTES:
         raise ConfigError(f"the management key in {where} needs {MIN_KEY_BYTES} characters", code="bad_key")
     return key
+
+
+def signer_of(url: str) -> Signer:
+    """Who signs tree heads: the key that the environment says, or else the one that follows from the management key."""
+    said = secret_in(os.environ, SIGNING_VARIABLE)
+    return Signer.derived(management_key(url), SIGNER) if said is None else Signer.parse(said)
 
 
 def _key_beside(path: Path) -> bytes:

@@ -48,9 +48,10 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
         "ledger verify postgresql://orders@db.internal/orders",
         "ledger verify https://central.example --expect 42:9f86d081...",
         "ledger verify sqlite:///central.db --resume verify.state",
+        "ledger verify --proof proof.json --key twophp-central-1f0e...",
     ),
 )
-@click.argument("url_or_path")
+@click.argument("url_or_path", required=False, default="")
 @click.option(
     "--expect",
     metavar="SEQ:HASH",
@@ -58,6 +59,9 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
     help="A head noted earlier: history up to there must be the same. Of a central ledger, as often as you like.",
 )
 @click.option("--proof", metavar="FILE", help="What `ledger prove` wrote: its rows must still be there (central only).")
+@click.option(
+    "--key", metavar="KEY", help="Who must have signed the proof's head. Then the proof is enough, without URL."
+)
 @click.option("--resume", metavar="FILE", help="Keep in FILE how far it is, and go on from there (central only).")
 @click.option("--quick", is_flag=True, help="Walk the proofs alone, and look at no row (a central ledger's URL only).")
 @click.option(
@@ -70,6 +74,7 @@ def verify(
     url_or_path: str,
     expect: tuple[str, ...],
     proof: str | None,
+    key: str | None,
     resume: str | None,
     *,
     quick: bool,
@@ -87,6 +92,9 @@ def verify(
     the tree: rewritten, removed and slipped-in rows are named. What was rewritten together with the tree is found
     with --expect or --proof.
     """
+    if proof is not None and key is not None and not url_or_path:
+        alone = Asked(url="", expect=expect, proof=proof, key=key, resume=None, quick=True, as_json=as_json)
+        verify_central(ctx, alone)
     database = url_or_path.startswith(("http://", "https://", *POSTGRESQL))
     path = None if database else sqlite_path(url_or_path)
     if is_central(url_or_path, path):
@@ -95,10 +103,10 @@ def verify(
         if quick and not is_remote(url_or_path):
             raise click.UsageError("--quick is for a central ledger's URL")
         url = url_or_path if path is None else f"sqlite:///{path}"
-        asked = Asked(url=url, expect=expect, proof=proof, resume=resume, quick=quick, as_json=as_json)
+        asked = Asked(url=url, expect=expect, proof=proof, key=key, resume=resume, quick=quick, as_json=as_json)
         verify_central(ctx, asked)
-    if proof is not None or resume is not None or quick or len(expect) > 1:
-        raise click.UsageError("--proof, --resume, --quick and a second --expect are for a central ledger")
+    if proof is not None or key is not None or resume is not None or quick or len(expect) > 1:
+        raise click.UsageError("--proof, --key, --resume, --quick and a second --expect are for a central ledger")
     _verify_service(ctx, url_or_path, expect, open_seals=open_seals, as_json=as_json)
 
 

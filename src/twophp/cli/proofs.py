@@ -18,6 +18,7 @@ from twophp.central.proof.verify import Noted
 from twophp.cli.output import FOUND, examples, note, print_json
 from twophp.cli.remote import Remote
 from twophp.core.errors import ConfigError, Refused, WireError
+from twophp.identity import notes
 from twophp.wire.rows import decode_rows
 
 
@@ -38,42 +39,37 @@ class _Proofs(msgspec.Struct):
 
     head: str
     proofs: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    note: str = ""  # The head as it was signed.
 
 
 @click.command(
-    short_help="Prove that a call is in the central ledger's tree.",
+    short_help="Prove what the central ledger says of a call, or said.",
     epilog=examples(
         "ledger prove 5f0c9a1e-... https://central.example > proof.json",
-        "ledger verify https://central.example --proof proof.json",
+        "ledger prove 5f0c9a1e-... https://central.example --at 2026-11-19T09:00:00Z > then.json",
+        "ledger verify --proof proof.json --key twophp-central-1f0e...",
     ),
 )
 @click.argument("correlation_id")
 @click.argument("central", metavar="CENTRAL")
+@click.option("--at", metavar="TIME", help="What it said then: ISO 8601 with its offset, 2026-11-19T09:00:00Z.")
 @click.option("--json", is_flag=True, expose_value=False, help="A proof is JSON with or without it.")
 @click.pass_context
-def prove(ctx: click.Context, correlation_id: str, central: str) -> None:
-    """Prove that the rows of a call are in the central ledger's tree: a JSON document that can be verified later.
+def prove(ctx: click.Context, correlation_id: str, central: str, at: str | None) -> None:
+    """Prove that the rows of a call are in the central ledger's tree: one JSON file that can be verified without it.
 
-    Each proof is walked before it is printed. Exits with 1 if one does not hold.
+    The file has a signed head, and each row with the way from its leaf to the root. With --at these are the versions
+    that the rows had then, under the last head that was signed until then. Each proof is walked before it is printed.
+    Exits with 1 if one does not hold.
     """
-    remote = Remote(central)
-    rows = [row for page in remote.pages("/v1/entries", "rows", correlation_id=correlation_id) for row in page]
-    if not rows:
-        raise Refused(f"no row has the id {correlation_id}", code="unknown_id")
-    head = head_of(remote)  # After the rows: a row that arrived in between would be left out of its own proof.
-    proofs = [_inclusion(remote, row["sequence"], head) for row in rows]
-    print_json({"head": str(head), "proofs": proofs})
-    broken = [proof["sequence"] for proof in proofs if not _holds(proof, head)]
-    for sequence in broken:
-        note(f"the proof of row {sequence} does not hold")
+    document = Remote(central).get("/v1/proofs/rows", correlation_id=correlation_id, at=at)
+    if not document["proofs"]:
+        raise Refused(f"no row has the id {correlation_id}{' in the head of then' if at else ''}", code="unknown_id")
+    print_json(document)
+    _head, broken, _count = _judged(msgspec.convert(document, _Proofs), document["key"])
+    for words in broken:
+        note(words)
     ctx.exit(FOUND if broken else 0)
-
-
-def _inclusion(remote: Remote, sequence: int, head: Noted) -> Mapping[str, Any]:
-    found: Mapping[str, Any] | None = remote.find(f"/v1/proofs/inclusion/{sequence}", size=head.size)
-    if found is None:
-        raise Refused(f"the central ledger has no proof of row {sequence}", code="no_proof")
-    return found
 
 
 def _holds(proof: Mapping[str, Any], head: Noted) -> bool:
@@ -85,11 +81,6 @@ def _holds(proof: Mapping[str, Any], head: Noted) -> bool:
     except (KeyError, TypeError, ValueError, WireError):
         return False
     return verify_inclusion(leaf_hash(entry), index, head.size, path, head.root)
-
-
-def _head(remote: Remote) -> Noted:
-    document = remote.get("/v1/proofs/head")
-    return Noted(document["size"], bytes.fromhex(document["root"]))
 
 
 def head_of(remote: Remote) -> Noted:
@@ -107,13 +98,23 @@ def continues(remote: Remote, old: Noted, now: Noted) -> bool:
     return verify_consistency(old.size, old.root, now.size, now.root, path)
 
 
-def proven(path: str) -> tuple[Noted, list[str], int]:
-    """The head of a proof's file, which of its rows are not in that tree, and how many rows it has."""
-    document = _read(path)
+def proven(path: str, key: str | None = None) -> tuple[Noted, list[str], int]:
+    """The head of a proof's file, what does not hold, and how many rows it has. ``key`` must have signed the head."""
+    return _judged(_read(path), key)
+
+
+def _judged(document: _Proofs, key: str | None) -> tuple[Noted, list[str], int]:
     head = noted_head(document.head)
     broken = [
         f"row {one.get('sequence')}: not in the tree of {head}" for one in document.proofs if not _holds(one, head)
     ]
+    if key is not None:
+        try:
+            said = notes.head_of(document.note, notes.PublicKey.parse(key))
+            if (said.size, said.root) != (head.size, head.root):
+                broken.append(f"the signed head is another than {head}")
+        except Refused as error:
+            broken.append(error.message)
     return head, broken, len(document.proofs)
 
 

@@ -32,6 +32,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     expect: Sequence[str]
     proof: str | None
+    key: str | None  # Whose signature the proof must have.
     resume: str | None
     quick: bool
     as_json: bool
@@ -65,10 +66,12 @@ def verify_central(ctx: click.Context, asked: Asked) -> None:
     """Verify a central ledger, print what was found, and end with its exit code."""
     noted, findings, proofs = [noted_head(text) for text in asked.expect], list[dict[str, Any]](), 0
     if asked.proof is not None:
-        head, broken, proofs = proven(asked.proof)
+        head, broken, proofs = proven(asked.proof, asked.key)
         noted.append(head)
         findings = [_said("not_proven", None, message) for message in broken]
-    if asked.quick:
+    if not asked.url:
+        found = _unseen(noted[0], [])
+    elif asked.quick:
         found = _quick(Remote(asked.url), noted)
     else:
         report = asyncio.run(_verified(asked, noted))
@@ -89,7 +92,12 @@ def _quick(remote: Remote, noted: Sequence[Noted]) -> dict[str, Any]:
     now = head_of(remote)
     broken = [head for head in noted if not continues(remote, head, now)]
     found = [_said("other_history", None, f"what is there now does not continue {head}") for head in broken]
-    return {"head": str(now), "leaves": None, "findings": found, "findings_count": len(found)}
+    return _unseen(now, found)
+
+
+def _unseen(head: Noted, findings: list[dict[str, Any]]) -> dict[str, Any]:
+    """A report about no row."""
+    return {"head": str(head), "leaves": None, "findings": findings, "findings_count": len(findings)}
 
 
 def _document(report: Report) -> dict[str, Any]:
@@ -160,7 +168,10 @@ def _print(found: dict[str, Any], *, has_noted: bool) -> None:
     unnamed = found["findings_count"] - len(found["findings"])
     if unnamed:
         console.print(f"and {unnamed:,} more")
-    if found["findings_count"]:
+    if found["proven"] and found["leaves"] is None:
+        verdict = "[red]the proof does not hold[/red]" if found["findings_count"] else "[green]the proof holds[/green]"
+        console.print(f"{verdict}: {counted(found['proven'], 'row')}, no other was looked at")
+    elif found["findings_count"]:
         console.print("[red]the central ledger does not hold what it took up[/red]")
     else:
         console.print(

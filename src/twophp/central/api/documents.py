@@ -271,6 +271,24 @@ class InclusionDocument(msgspec.Struct, kw_only=True):
     row: RowDocument | None
 
 
+class RowProofDocument(msgspec.Struct, kw_only=True):
+    """A row in one version, and the way from its leaf to the root."""
+
+    sequence: int
+    leaf: Hex
+    path: list[Hex]
+    row: RowDocument
+
+
+class RowProofsDocument(msgspec.Struct, kw_only=True):
+    """A proof as one file: a signed head, the key that signed it, and rows under it. `head` is SIZE:ROOT."""
+
+    head: str
+    note: str
+    key: str
+    proofs: list[RowProofDocument]
+
+
 class ConsistencyDocument(msgspec.Struct, kw_only=True):
     """That the tree of ``new_size`` leaves begins with the one of ``old_size``."""
 

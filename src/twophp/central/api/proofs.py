@@ -12,15 +12,19 @@ from twophp.central.api.documents import (
     ConsistencyDocument,
     HeadDocument,
     InclusionDocument,
+    RowProofsDocument,
     head_of,
     json_answer,
     row_of,
 )
+from twophp.central.api.heads import At, signed_head
 from twophp.central.api.problems import ApiProblem
 from twophp.central.api.routes import describe
 from twophp.central.api.state import CentralPart, Reader
 from twophp.central.ports import LEAVES_PER_PAGE
+from twophp.central.proof import merkle
 from twophp.central.proof.merkle import TILE_WIDTH
+from twophp.wire.rows import Id
 
 MOST: Final = 2**53 - 1
 PACKED: Final = "application/vnd.msgpack"
@@ -57,6 +61,26 @@ async def inclusion(central: CentralPart, _principal: Reader, sequence: Sequence
     root = now.root.hex() if size == now.size else None
     document = {"sequence": sequence, "size": size, "root": root, "leaf": leaf.hex(), "row": row}
     return json_answer(document | {"path": [part.hex() for part in path]})
+
+
+@router.get("/v1/proofs/rows", **describe(RowProofsDocument, 400, 404, 409))
+async def rows(
+    central: CentralPart, _principal: Reader, correlation_id: Annotated[Id, Query()], at: At = None
+) -> Response:
+    """The rows with this id, each with its proof under a signed head: of now, or with `at` of what was so then.
+
+    With `at` it is the last head that was signed at that time or before, and each row in the version it had then. The
+    document is whole: with the key, which the reader knows from elsewhere, it can be verified without the ledger.
+    """
+    head = await signed_head(central, at)
+    found = await central.store.rows_in(correlation_id, head.size)
+    proofs = []
+    for row in found:
+        path = [part.hex() for part in await central.store.inclusion(row.sequence, head.size)]
+        leaf = merkle.leaf_hash(row.entry).hex()
+        proofs.append({"sequence": row.sequence, "leaf": leaf, "path": path, "row": row_of(row)})
+    document = {"head": f"{head.size}:{head.root.hex()}", "note": head.note, "key": str(central.heads.public)}
+    return json_answer(document | {"proofs": proofs})
 
 
 _packed: Final[dict[str, Any]] = describe(None, 400)

@@ -16,8 +16,10 @@ from twophp.central.api.problems import ApiProblem
 from twophp.central.auth.access import Access, Principal, require
 from twophp.central.ingest.pull import Puller
 from twophp.central.ports import READERS, Role
+from twophp.central.proof.heads import Heads
 from twophp.central.questions import SILENT_MS, Questions
 from twophp.central.stores.store import CentralStore
+from twophp.identity.notes import Signer
 from twophp.ports import Clock
 
 if TYPE_CHECKING:
@@ -69,8 +71,11 @@ class Central:
         clock: Clock,
         metrics: Metrics | None = None,
         silent_ms: int = SILENT_MS,
+        *,
+        signer: Signer,
     ) -> None:
         self.store = store
+        self.heads = Heads(store, signer, clock)
         self.access = access
         self.puller = puller
         self.clock = clock
@@ -85,6 +90,7 @@ class Central:
 
     def arrived(self) -> None:
         """Wake all that wait for rows. A later waiter gets a new event, for the next rows."""
+        self.heads.arrived()
         self.arrival.set()
         self.arrival = asyncio.Event()
 

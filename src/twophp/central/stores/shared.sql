@@ -18,6 +18,27 @@ SELECT * FROM entry WHERE sequence >= ?1 AND sequence < ?2 ORDER BY sequence LIM
 -- name: past_leaves
 SELECT sequence, superseded_by, leaf FROM past WHERE sequence >= ?1 AND sequence < ?2 ORDER BY sequence LIMIT ?3;
 
+-- name: version_in
+-- Of the versions that this one superseded, one after the other, the newest in a tree of so many leaves.
+WITH RECURSIVE before (sequence) AS (
+    SELECT sequence FROM past WHERE superseded_by = ?1
+    UNION ALL SELECT past.sequence FROM before CROSS JOIN past WHERE past.superseded_by = before.sequence
+)
+SELECT past.sequence, superseded_by, leaf FROM before JOIN past ON past.sequence = before.sequence
+WHERE past.sequence <= ?2 ORDER BY past.sequence DESC LIMIT 1;
+
+-- name: latest_head
+SELECT number, size, root, at, note FROM head_history ORDER BY number DESC LIMIT 1;
+
+-- name: keep_head
+INSERT INTO head_history VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING;
+
+-- name: head_at
+SELECT number, size, root, at, note FROM head_history WHERE at <= ?1 ORDER BY at DESC, number DESC LIMIT 1;
+
+-- name: heads_before
+SELECT number, size, root, at, note FROM head_history WHERE number < ?1 ORDER BY number DESC LIMIT ?2;
+
 -- Alarms. -------------------------------------------------------------------------------------------------------------
 
 -- name: raise_alarm

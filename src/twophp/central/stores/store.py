@@ -23,6 +23,7 @@ from twophp.central.ports import (
     Row,
     RowFilter,
     Service,
+    SignedHead,
     Sla,
     Token,
     TreeHead,
@@ -40,7 +41,9 @@ from twophp.central.stores.records import (
 )
 from twophp.central.stores.statements import MOST_INTEGER, cleaned, conditions, is_text, place_of, refuse_unfit, within
 from twophp.core.entry import LedgerEntry
+from twophp.core.errors import Refused
 from twophp.core.records import Instant
+from twophp.identity.notes import Head, Signer
 from twophp.ports import MintId
 
 EXPORT_ROWS: Final = 1_000
@@ -106,6 +109,18 @@ class CentralStore(ABC):
         asked = within(sequence), within(sequence + 1), 1
         found = await self._all("newest_leaves", asked, row_of) or await self._all("past_leaves", asked, past_row_of)
         return found[0] if found else None
+
+    async def rows_in(self, correlation_id: str, size: int) -> Sequence[Row]:
+        """The rows with this id, each in the version that a tree of ``size`` leaves has; none that is younger."""
+        newest = (await self.entries(RowFilter(correlation_id=correlation_id), limit=MOST_PER_PAGE)).rows
+        found = [
+            row
+            for one in newest
+            for row in (
+                [one] if one.sequence <= size else await self._all("version_in", (one.sequence, size), past_row_of)
+            )
+        ]
+        return sorted((row for row in found if row is not None), key=sequence_of)
 
     async def export(self, wanted: RowFilter) -> AsyncGenerator[Sequence[Row]]:
         """Everything that was asked for, in chunks, from one consistent view, with bounded memory."""
@@ -202,6 +217,43 @@ class CentralStore(ABC):
         """The tree head now."""
         size, at, _ranges, tiles = await self._tiles(lambda there: [(0, there)])
         return TreeHead(size=size, root=merkle.root_of(size, tiles), at=at)
+
+    async def sign_head(self, at: Instant, signer: Signer) -> SignedHead:
+        """The head now, signed and kept; the latest that was, if nothing has arrived since.
+
+        Raises Refused if the tree does not continue that one: a history that was rewritten is not signed.
+        """
+        latest = await self.latest_head()
+        size, _at, ranges, tiles = await self._tiles(
+            lambda there: [(0, there), (0, min(there, latest.size if latest else 0))]
+        )
+        roots = [merkle.root_if_whole(end, tiles) for _start, end in ranges]
+        if latest is not None and (size < latest.size or roots[1] != latest.root):
+            message = f"the tree of {size} leaves does not continue head {latest.number}, of {latest.size}"
+            raise Refused(message, code="forked")
+        if latest is not None and size == latest.size:
+            return latest
+        number, when = (1, at) if latest is None else (latest.number + 1, max(at, latest.at))
+        head = Head(origin=signer.public.name, size=size, root=roots[0], number=number, at=when)
+        await self._write_each("keep_head", [(number, size, roots[0], when, signer.sign(head.text()))])
+        kept = await self.latest_head()  # Another process may have been quicker.
+        assert kept is not None, "one was kept just now"
+        return kept
+
+    async def latest_head(self) -> SignedHead | None:
+        """The head that was signed last."""
+        found = await self._all("latest_head", (), shape(SignedHead))
+        return found[0] if found else None
+
+    async def head_at(self, at: Instant) -> SignedHead | None:
+        """The last head that was signed at this time or before."""
+        found = await self._all("head_at", (within(at),), shape(SignedHead))
+        return found[0] if found else None
+
+    async def heads(self, *, before: int | None = None, limit: int = 100) -> Sequence[SignedHead]:
+        """Those that were signed, newest first."""
+        place = MOST_INTEGER if before is None else within(before)
+        return await self._all("heads_before", (place, min(limit, MOST_PER_PAGE)), shape(SignedHead))
 
     async def leaves(self, first: int, count: int) -> Leaves:
         """``count`` leaves from number ``first``, one more than a multiple of 256, and the rows that stand for them.
