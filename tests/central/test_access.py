@@ -22,7 +22,7 @@ from twophp.core.errors import StoreUnavailable
 READERS = frozenset(READING)
 OPERATIONS = frozenset({"operations"})
 SERVICE = frozenset({"service"})
-NOBODY_NEEDED = frozenset({"livez", "readyz"})
+NOBODY_NEEDED = frozenset({"livez", "readyz", "v1/heads/key"})
 
 # Every route of the API and who it is open to. A route that is not here fails the test below.
 ROLES: dict[tuple[str, str], frozenset[str]] = {
@@ -39,6 +39,11 @@ ROLES: dict[tuple[str, str], frozenset[str]] = {
     ("get", "/v1/proofs/head"): READERS,
     ("get", "/v1/proofs/inclusion/{sequence}"): READERS,
     ("get", "/v1/proofs/consistency"): READERS,
+    ("get", "/v1/proofs/leaves"): READERS,
+    ("get", "/v1/proofs/rows"): READERS,
+    ("get", "/v1/heads"): READERS,
+    ("get", "/v1/heads/latest"): READERS,
+    ("get", "/v1/heads/{number}"): READERS,
     ("get", "/v1/alarms"): READERS,
     ("get", "/v1/events"): READERS,
     ("post", "/v1/services/{service_ledger_id}/pull"): OPERATIONS,
@@ -73,7 +78,7 @@ def status(here: Central, method: str, path: str, **headers: str) -> int:
     parameters = {"old_size": 0} if path.endswith("consistency") else {}
     body: dict[str, Any] = {"json": {}} if method == "post" else {}
     names = ("client_correlation_id", "server_correlation_id", "source", "service_ledger_id", "token_id")
-    url = here.url + path.format(sequence=1, **dict.fromkeys(names, "x"))
+    url = here.url + path.format(sequence=1, number=1, **dict.fromkeys(names, "x"))
     with here.http.stream(method, url, headers=headers, params=parameters, **body) as answer:
         return answer.status_code
 

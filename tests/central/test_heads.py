@@ -147,7 +147,7 @@ def test_a_rewritten_tree_is_not_signed(scene: Scene) -> None:
     scene.says(T0)
     tamper(scene.url, "UPDATE tile SET hashes = ?", bytes(32))
     answer = scene.here.ask("GET", "/v1/heads/latest", role="audit")
-    assert (answer.status_code, answer.json()["code"]) == (409, "forked")
+    assert (answer.status_code, answer.json()["code"]) == (409, "other_tree")
 
 
 # The format itself. ---------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ async def signed_head(central: Central, at: datetime | None) -> SignedHead:
     try:
         return await central.heads.sign()
     except Refused as error:
-        raise ApiProblem("forked", error.message) from error
+        raise ApiProblem("other_tree", error.message) from error
 
 
 def head_document(head: SignedHead) -> dict[str, Any]:

@@ -46,7 +46,7 @@ PROBLEMS: Final[dict[str, Kind]] = {
     "method_not_allowed": Kind(405, "The method is not allowed here."),
     "too_slow": Kind(408, "The body did not arrive in time."),
     "no_pull_url": Kind(409, "The service has not said where its ledger can be pulled from."),
-    "forked": Kind(409, "The tree does not continue the head that was signed last, so none is signed."),
+    "other_tree": Kind(409, "The tree does not continue the head that was signed last, so none is signed."),
     "too_large": Kind(413, "The body is too large."),
     "unsupported_encoding": Kind(415, "Content-Encoding may be gzip, or absent."),
     "bad_parameter": Kind(422, "A parameter is missing or malformed."),

@@ -230,7 +230,7 @@ class CentralStore(ABC):
         roots = [merkle.root_if_whole(end, tiles) for _start, end in ranges]
         if latest is not None and (size < latest.size or roots[1] != latest.root):
             message = f"the tree of {size} leaves does not continue head {latest.number}, of {latest.size}"
-            raise Refused(message, code="forked")
+            raise Refused(message, code="other_tree")
         if latest is not None and size == latest.size:
             return latest
         number, when = (1, at) if latest is None else (latest.number + 1, max(at, latest.at))
