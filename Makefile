@@ -7,7 +7,7 @@ ARGS   ?=
 
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench trace docs screenshots lock clean
+.PHONY: help demo test lint bench trace docs screenshots coverage mutants pythons lowest dist lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -43,6 +43,26 @@ docs: .venv/.ready ## Write the generated pages, build the site in build/site, c
 screenshots: .venv/.ready ## Write docs/screenshots again: every page of the central ledger, light and dark
 	@tools/need chromium
 	@$(BIN)/python -m tools.screenshots
+
+coverage: .venv/.ready ## Measure what the tests run, by line and branch; ARGS="tests/core" narrows it
+	@tools/need git curl openssl node-express postgresql strace chromium
+	@$(BIN)/coverage erase
+	@nice $(BIN)/coverage run -m pytest -q $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage json --quiet -o build/coverage/report.json
+	@$(BIN)/python -m tools.covered $(if $(ARGS),--partial)
+
+mutants: .venv/.ready ## Change one thing in core at a time, and ask its tests; ARGS="phase --minutes 20"
+	@nice $(BIN)/python -m tools.mutants $(ARGS)
+
+pythons: .venv/.ready ## Test the built wheel on every Python from 3.11 to 3.14 that can be had; ARGS="tests/core"
+	@$(BIN)/python -m tools.pythons $(ARGS)
+
+lowest: .venv/.ready ## Test the built wheel with the oldest dependencies that it allows; ARGS="tests/core"
+	@$(BIN)/python -m tools.pythons --lowest $(ARGS)
+
+dist: .venv/.ready ## Build wheel, source archive and bill of materials in dist; two builds have to be the same
+	@$(BIN)/python -m tools.dist
 
 lock: .venv/.ready ## Pin the newest dependencies by hash in requirements/dev.txt
 	@echo "lock: requirements/dev.txt"

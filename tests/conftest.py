@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import requirements
 
@@ -22,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--conformance", action="store_true", help="write the conformance pages even if this run is partial"
     )
+
+
+# How long one example takes is the machine's business: with a deadline, a busy one would fail tests that hold.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
