@@ -11,7 +11,9 @@ import click
 from rich.text import Text
 
 from twophp.asgi import TwoPhaseMiddleware
+from twophp.cli.doctor.database import check_ledger
 from twophp.cli.doctor.findings import EXIT_CODES, Finding, Level, fail, failed_with, ok, warn, worst
+from twophp.cli.doctor.heads import check_noted, heads_of_file, noted_in
 from twophp.cli.doctor.keys import check_certificate, check_keys
 from twophp.cli.doctor.loading import load_app, middlewares, routes_of
 from twophp.cli.doctor.service import check_service
@@ -20,7 +22,8 @@ from twophp.cli.output import counted, examples, out, print_json, safe, sqlite_p
 from twophp.core.errors import TwoPHPError
 from twophp.stores.clock import steady_clock, wall_clock
 from twophp.stores.keys import Keys
-from twophp.stores.urls import parse_store_url
+from twophp.stores.sqlite.verify import ProvenHead
+from twophp.stores.urls import POSTGRESQL, parse_store_url
 
 _STYLES: Final[dict[Level, str]] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _LONGEST: Final = max(map(len, _STYLES))
@@ -31,6 +34,7 @@ _LONGEST: Final = max(map(len, _STYLES))
     epilog=examples(
         "doctor orders.db",
         "doctor --app shop.main:app",
+        "doctor postgresql://orders@db.internal/orders --head /mnt/notes/orders.head",
         "doctor sqlite:///orders.db --certificate /etc/tls/orders.pem --json",
     ),
 )
@@ -41,6 +45,13 @@ _LONGEST: Final = max(map(len, _STYLES))
 @click.option(
     "--certificate", "certificates", multiple=True, metavar="PEM", help="A certificate to look at; repeatable."
 )
+@click.option(
+    "--head",
+    "note",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep the journal's head in FILE, and tell if the ledger was set back since. Keep FILE on another machine.",
+)
 @click.option("--no-write", is_flag=True, help="Do not make the scratch database.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_context
@@ -49,6 +60,7 @@ def doctor(
     store: str | None,
     spelled: str | None,
     certificates: tuple[str, ...],
+    note: Path | None,
     *,
     no_write: bool,
     as_json: bool,
@@ -60,9 +72,12 @@ def doctor(
     that out). Nothing is written beside a file that is not the service's own. Run it as the service's user, where the
     service runs.
 
+    With --head FILE it keeps the journal's newest line in FILE and compares it the next time: a ledger that was
+    restored to an older point has forgotten what it ran since, and would run it again.
+
     Exit codes: 0 all is well, 1 there are warnings, 2 something fails.
     """
-    findings = list(_findings(store, spelled, certificates, may_write=not no_write))
+    findings = list(_findings(store, spelled, certificates, note, may_write=not no_write))
     if as_json:
         print_json({"findings": findings, "worst": worst(findings)})
     else:
@@ -71,13 +86,15 @@ def doctor(
 
 
 def _findings(
-    store: str | None, spelled: str | None, certificates: Sequence[str], *, may_write: bool
+    store: str | None, spelled: str | None, certificates: Sequence[str], note: Path | None, *, may_write: bool
 ) -> Iterator[Finding]:
     if store is None and spelled is None and not certificates:
         raise click.UsageError("name the service's database, or its application with --app")
+    if note is not None and store is None:
+        raise click.UsageError("--head is about a ledger: name the service's database")
     begun = wall_clock(), steady_clock()
     if store is not None:
-        yield from _check_database(sqlite_path(store), None, may_write=may_write)
+        yield from _check_store(store, note, may_write=may_write)
     if spelled is not None:
         yield from _check_app(spelled, store, may_write=may_write)
     for path in certificates:
@@ -110,13 +127,26 @@ def _check_middleware(
         yield warn("store.file", "memory: forgets everything with the process", "use sqlite:///orders.db")
         return
     if where.kind == "postgresql":
-        yield warn("store.file", "the doctor looks into no PostgreSQL yet", "the service refuses what is not durable")
+        if store is None:
+            yield from check_ledger(url, None)
         return
     yield from check_owner(where.path, middleware.settings.service)
     if store is None:
         yield from _check_database(where.path, middleware.keys, may_write=may_write)
     elif sqlite_path(store) != where.path:
         yield warn("app", f"it keeps its records in {where.path}, not in {store}", "check the database it uses as well")
+
+
+def _check_store(store: str, note: Path | None, *, may_write: bool) -> Iterator[Finding]:
+    if store.startswith(POSTGRESQL):
+        yield from check_ledger(store, note)
+        return
+    path = sqlite_path(store)
+    yield from _check_database(path, None, may_write=may_write)
+    if note is not None:
+        noted = noted_in(note)
+        line = 0 if noted is None else ProvenHead.parse(noted.head).seq
+        yield check_noted(note, noted, *heads_of_file(path, line), wall_clock())
 
 
 def _check_database(path: str, keys: Keys | None, *, may_write: bool) -> Iterator[Finding]:

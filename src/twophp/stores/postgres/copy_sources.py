@@ -89,7 +89,7 @@ class FileSource:
 
     async def head(self) -> str:
         """See ``Source.head``."""
-        found = self._connection.execute(sql("last_link_to_copy")).get
+        found = self._connection.execute(sql("newest_head")).get
         return "0" if found is None else f"{found[0]}:{found[1].hex()}"
 
     async def count(self, table: str) -> int:

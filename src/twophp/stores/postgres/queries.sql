@@ -75,6 +75,14 @@ SELECT txid_current();
 SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
     current_setting('transaction_read_only'), pg_backend_pid();
 
+-- name: about_ledger
+SELECT current_setting('server_version'), current_setting('synchronous_standby_names'),
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint, coalesce(max(at), 0) FROM twophp.writer;
+
+-- name: hash_of_line
+-- Of a line that ends a link, as the newest does whenever somebody notes it.
+SELECT hash FROM twophp.joined WHERE first <= $1 AND first + count - 1 = $1 ORDER BY first DESC LIMIT 1;
+
 -- name: make_schema
 CREATE SCHEMA {schema};
 

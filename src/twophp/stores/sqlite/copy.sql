@@ -3,9 +3,6 @@
 -- name: has_old_journal
 SELECT EXISTS (SELECT 1 FROM old_journal);
 
--- name: last_link_to_copy
-SELECT id + count - 1, hash FROM link ORDER BY id DESC LIMIT 1;
-
 -- name: count_rows_to_copy
 SELECT count(*) FROM {table};
 
