@@ -96,6 +96,8 @@ def _of_files() -> Iterable[Bar]:
     yield Bar("1.2M stored intents ÷ an empty file", ("stored", "ratio"), 0.95)
     each: Path = ("store", STORE_64, "ratio_to_one_transaction_each")
     yield Bar("the store alone, 64 callers ÷ one transaction each", each, 10.0, form="{:.1f}")
+    yield Bar("own transaction ÷ the same handler with a commit of its own", ("own", "own_ratio"), 0.5)
+    yield Bar("own transaction ÷ the same handler without 2PHP", ("own", "plain_ratio"), 0.5)
     for what, most in (("calls", 150), ("files", 18), ("opcodes", 4_000)):
         yield Bar(f"{what} of one handshake", ("trace", "handshake", what), most, at_most=True, form="{:,.0f}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -34,12 +35,15 @@ def show(console: Console, found: dict[str, Any]) -> None:
         for way, figures in ways.items():
             _show_server(console, f"{framework}, {way}", figures)
     _show_files(console, found)
-    if "client" in found:
-        _show_client(console, found["client"])
-    if "central" in found:
-        _show_central(console, found["central"])
-    if "peers" in found:
-        _show_peers(console, found["peers"])
+    later: dict[str, Callable[[Console, Any], None]] = {
+        "client": _show_client,
+        "central": _show_central,
+        "own": _show_own,
+        "peers": _show_peers,
+    }
+    for section, shown in later.items():
+        if found.get(section):
+            shown(console, found[section])
     if "trace" in found:
         walk = found["trace"]["handshake"]
         console.print(f"one handshake: {walk['calls']} calls in {walk['files']} files, {walk['opcodes']:,} opcodes")
@@ -136,6 +140,16 @@ def _show_client(console: Console, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         figures = f"{row['plain_per_second']:,.0f}", f"{row['calls_per_second']:,.0f}", f"{row['ratio']:.2f}"
         table.add_row(row["colour"], str(row["callers"]), *figures)
+    console.print(table)
+
+
+def _show_own(console: Console, found: dict[str, float]) -> None:
+    table = Table(title="one row of SQLAlchemy's: without 2PHP, committed beside it, settled in one commit")
+    for column in ("", "per s", "CPU us", "errors"):
+        table.add_column(column, justify="right")
+    for name in ("plain", "beside", "own"):
+        rate, cpu, errors = (found[f"{name}_{figure}"] for figure in ("per_second", "cpu_us", "errors"))
+        table.add_row(name, f"{rate:,.0f}", f"{cpu:,.0f}", f"{errors:,.0f}")
     console.print(table)
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import astuple, replace
 from twophp.core.entry import LEDGER_ID, LedgerEntry, broken_rules
 from twophp.core.errors import ConstraintViolation, StoreError, StorePoisoned
 from twophp.core.intent import INTENT, SETTLED, Intent
+from twophp.core.quota import BY_PRINCIPAL
 from twophp.core.records import JournalEvent, Key
 from twophp.core.registrar_records import BY_KEY_FENCE
 from twophp.kernel.apply import Applied, Failure, Operations, Outcome, Snapshot, apply
@@ -43,6 +44,7 @@ from twophp.stores.postgres.kinds import (
     UPDATE_ENTRY,
     Kind,
     Statement,
+    lone,
     of_several,
 )
 from twophp.stores.postgres.script import Script
@@ -53,6 +55,7 @@ from twophp.stores.sqlite.tables import entry_changes
 
 _APPEND_LINK: Final = of_several("append_link", *("bigint",) * 6, "bytea", "bytea", counts=True)
 _MOVE_WRITER: Final = of_several("move_writer", *("bigint",) * 5, "bytea", "bigint")
+_RELEASE: Final = of_several("release", "text", "bigint")
 _KEEP_META: Final = of_several("keep_meta", "text", "text")
 _FORGET_INTENTS: Final = of_several("forget_intents", "bigint")
 _DELETE_INTENTS: Final = of_several("delete_intents", "bigint")
@@ -78,8 +81,12 @@ _NOT_FOR_STATEMENTS: Final = re.compile(
 )
 
 
-async def load(connection: Any, script: Script, keys: Iterable[Key], slots: Slots, *, locks: bool) -> None:
-    """Put the records under these keys into ``slots``: one statement for all of a kind that are found alike."""
+async def load(connection: Any, script: Script, keys: Iterable[Key], slots: Slots, *, locks: bool) -> list[Slot]:
+    """Put the records under these keys into ``slots``: one statement for all of a kind that are found alike.
+
+    Returns counts that are less than their rows say, and so have to be written.
+    """
+    less: list[Slot] = []
     wanted: defaultdict[str, dict[tuple[str, ...], None]] = defaultdict(dict)
     for key in keys:
         wanted[key.by][key.values] = None
@@ -96,17 +103,21 @@ async def load(connection: Any, script: Script, keys: Iterable[Key], slots: Slot
             if arity > 1:
                 columns = [[kept(value[place]) for value in values] for place in range(arity)]
             for found in await connection.fetch(script.spelled(text), *columns):
-                _enter(kind, plain(found), slots)
+                slot = _enter(kind, plain(found), slots)
+                if locks and kind.name == "quota" and found[-1]:
+                    less.append(slot)
+    return less
 
 
-def _enter(kind: Kind, row: Row, slots: Slots) -> None:
-    record = kind.table.record(row)
+def _enter(kind: Kind, row: Row, slots: Slots) -> Slot:
+    record = kind.table.record(row[: kind.columns])
     keys = record.keys()
     if keys[0] not in slots:  # It may have been found under two of its keys.
         slot = Slot(record, keys, row[0], record.version)
         if kind.table.line_column:
             slot.last_line = row[kind.table.line_column]
         slots.update(dict.fromkeys(keys, slot))
+    return slots[keys[0]]
 
 
 class TransactionEnded(StorePoisoned):
@@ -118,7 +129,18 @@ class TransactionEnded(StorePoisoned):
 class Batch:
     """Runs inside an open transaction and leaves COMMIT to its caller."""
 
-    def __init__(self, connection: Any, script: Script, supply: Supply, chain: Chain, *, has_settings: bool) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        script: Script,
+        supply: Supply,
+        chain: Chain,
+        *,
+        has_settings: bool,
+        is_lone: bool = False,
+    ) -> None:
+        """``is_lone``: it is of one command, and spells its rows without arrays."""
+        self._is_lone = is_lone
         self._connection = connection
         self._script = script
         self._supply = supply
@@ -134,10 +156,14 @@ class Batch:
     async def run(self, commands: Sequence[Command]) -> list[Outcome]:
         """Decide every command, write what was decided, and say what to answer once it is durable."""
         slots: Slots = {}
-        keys = (key for command in commands for key in command.keys)
-        await load(self._connection, self._script, keys, slots, locks=True)
+        # A lone settlement locks no count, which all intents of a principal share, but notes that it is one less.
+        keys = (key for command in commands for key in command.keys if not (self._is_lone and key.by == BY_PRINCIPAL))
+        less = await load(self._connection, self._script, keys, slots, locks=True)
         await self._supply.look(self._connection, self._script.named("clock_and_ids"), len(commands))
         applied = apply(Snapshot(slots, check=_check), commands, self._supply.time.now())
+        if less:
+            operations = applied.operations
+            operations.changed = {**operations.changed, **{one: None for one in less if one not in operations.dropped}}
         if not applied.operations.is_empty:
             self.changed = True
             if len(commands) > 1 and _sealed_bytes(applied.operations) > MOST_BYTES:
@@ -188,8 +214,11 @@ class Batch:
     async def _run(self, sets: Mapping[Statement, Sequence[Row]]) -> None:
         if not sets:
             return
-        bound = [column for statement, rows in sets.items() for column in statement.bound(rows)]
-        counts = await self._connection.fetchrow(self._script.merged(tuple(sets)), *bound)
+        spelled = tuple(sets)
+        if self._is_lone:
+            spelled = tuple([lone(statement) if len(rows) == 1 else statement for statement, rows in sets.items()])
+        bound = [column for one, rows in zip(spelled, sets.values(), strict=True) for column in one.bound(rows)]
+        counts = await self._connection.fetchrow(self._script.merged(spelled), *bound)
         *counts, self._transaction = counts
         found = dict(zip(sets, counts, strict=True))
         if found.get(_MOVE_WRITER, 1) != 1:
@@ -273,6 +302,8 @@ class Batch:
         if slot.is_dropped and entry is None:
             return
         version, payload, response = 0 if entry is None else entry.version, seals.get("payload"), seals.get("response")
+        if self._is_lone and intent.counted_bytes is not None and intent.phase in SETTLED:
+            self._takes[_RELEASE].append((intent.principal, intent.counted_bytes))
         if slot.stored:
             parts = "payload" in seals, payload, "response" in seals, response
             row = (slot.id, slot.stored, *kind.table.changes(intent), slot.last_line, version, *parts)

@@ -5,6 +5,7 @@ A statement takes its rows as one array for each column, so it is sent, planned 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -12,6 +13,7 @@ from types import NoneType
 from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from twophp.core.budget import BY_FLOW, Spent
 from twophp.core.call import BY_CLIENT_ID, FIXED_FIELDS, Call
@@ -43,7 +45,7 @@ from twophp.core.registrar_records import (
     NonceUse,
     Verification,
 )
-from twophp.stores.postgres.text import kept_column
+from twophp.stores.postgres.text import kept_column, kept_values
 from twophp.stores.sqlite.sql import named
 from twophp.stores.sqlite.table import Row, Table
 from twophp.stores.sqlite.tables import TABLE_OF_RECORD
@@ -64,19 +66,32 @@ def sql(name: str) -> str:
     return _named()[name].rstrip(";")
 
 
+_ARRAYS: Final = re.compile(r"\bunnest\(((?:\$\d+::\w+\[\][,\s]*)+)\)(\s+AS\b)?")
+
+
 class Statement(msgspec.Struct, frozen=True):
     """A statement over a set of rows, and the types of their columns."""
 
     text: str
     types: tuple[str, ...]
     counts: bool = False  # Whether it has to change as many rows as it is given.
+    is_lone: bool = False  # It takes one row, without arrays.
 
     def bound(self, rows: Sequence[Row]) -> list[Sequence[Any]]:
         """The rows, column by column."""
+        if self.is_lone:
+            return kept_values(rows[0])
         columns = zip(*rows, strict=True)
         return [
             kept_column(column) if kind == "text" else column for kind, column in zip(self.types, columns, strict=True)
         ]
+
+
+@cache
+def lone(statement: Statement) -> Statement:
+    """The same for one row: arrays of one value cost the driver and the server more than the value."""
+    text = _ARRAYS.sub(lambda found: f"(VALUES ({found[1].replace('[]', '')})){found[2] or ' AS one'}", statement.text)
+    return statement if text == statement.text else replace(statement, text=text, is_lone=True)
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +105,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     insert: Statement
     update: Statement
     delete: Statement
+    columns: int  # Of a row that was found; a lock may tell more after them.
     has_second_key: bool  # An update may let go of a key that an insert takes.
 
 
@@ -172,6 +188,7 @@ def _kind(
             "t.id = n.id AND t.version = n.stored",
         ),
         delete=Statement(sql("delete_rows").format(table=name), ("bigint",)),
+        columns=len(columns),
         has_second_key=record is Obligation,
     )
 
@@ -253,7 +270,13 @@ KINDS: Final = (
     ),
     # Counts are the hottest rows: they are locked last.
     _kind(Spent, "budget", (({BY_FLOW}, 1, "t.flow = ANY($1::text[])"),), Spent.__struct_fields__[1:]),
-    _kind(Usage, "quota", (({BY_PRINCIPAL}, 1, "t.principal = ANY($1::text[])"),), Usage.__struct_fields__[1:]),
+    _kind(
+        Usage,
+        "quota",
+        (({BY_PRINCIPAL}, 1, "t.principal = ANY($1::text[])"),),
+        Usage.__struct_fields__[1:],
+        lock="lock_usage",
+    ),
 )
 KIND_OF_TABLE: Final = {kind.table.kind: kind for kind in KINDS}
 KIND_OF_RECORD: Final = {

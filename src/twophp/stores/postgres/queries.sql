@@ -62,6 +62,21 @@ SELECT {columns} FROM unnest({arrays}) AS w ({names}) JOIN twophp.{table} AS t O
 -- Of a row that many read and few change: readers do not wait for each other.
 {find} ORDER BY t.id FOR SHARE OF t;
 
+-- name: lock_usage
+-- With what is to be subtracted from each count, which is deleted once its count is locked; so nobody waits for that.
+WITH locked AS MATERIALIZED ({find} ORDER BY t.id FOR UPDATE OF t),
+gone AS (
+    DELETE FROM twophp.released WHERE principal IN (SELECT locked.principal FROM locked) RETURNING principal, bytes
+), less AS (
+    SELECT principal, count(*) AS intents, sum(bytes)::bigint AS bytes FROM gone GROUP BY principal
+)
+SELECT id, principal, greatest(open_intents - coalesce(less.intents, 0), 0),
+    greatest(open_bytes - coalesce(less.bytes, 0), 0), version, less.intents IS NOT NULL
+FROM locked LEFT JOIN less USING (principal);
+
+-- name: release
+INSERT INTO twophp.released (principal, bytes) SELECT * FROM unnest($1::text[], $2::bigint[]);
+
 -- name: together
 -- How many rows each part has changed, and which transaction it was.
 WITH {parts} SELECT {counts}, txid_current();
@@ -229,20 +244,24 @@ SELECT coalesce(string_agg(p || ' on ' || t, ', '), '') FROM (VALUES
     ('job', 'SELECT'), ('job', 'INSERT'), ('job', 'UPDATE'),
     ('seal', 'SELECT'), ('seal', 'INSERT'), ('seal', 'UPDATE'), ('seal', 'DELETE'),
     ('budget', 'SELECT'), ('budget', 'INSERT'), ('budget', 'UPDATE'), ('budget', 'DELETE'),
-    ('quota', 'SELECT'), ('quota', 'INSERT'), ('quota', 'UPDATE'), ('quota', 'DELETE'),
-    ('link', 'INSERT'), ('writer', 'SELECT'), ('writer', 'UPDATE')
+    ('released', 'INSERT'), ('link', 'INSERT'), ('writer', 'SELECT'), ('writer', 'UPDATE')
 ) AS needed (t, p) WHERE NOT has_table_privilege('twophp.' || t, p);
 
 -- name: lent_begin
 -- Its number tells whether it is still the same when the intent is settled in it.
-SELECT txid_current(), CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
-    THEN set_config('synchronous_commit', 'on', true) END;
+SELECT txid_current();
 
 -- name: lent_settle
--- As a session of ours is set up, from here to the end of the transaction: the application's statements are over.
-SELECT txid_current(), set_config('idle_in_transaction_session_timeout', '10s', true),
-    set_config('lock_timeout', '20s', true), set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
-    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+-- The first look of a settlement, in one trip: whose transaction it is, and from here to its end the settings of our own
+-- sessions, for the application's statements are over.
+WITH here AS MATERIALIZED (
+    SELECT txid_current(), current_setting('transaction_deferrable') = 'on', set_config('lock_timeout', '20s', true),
+        set_config('idle_in_transaction_session_timeout', '10s', true), set_config('jit', 'off', true),
+        set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+        set_config('enable_mergejoin', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
+        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+            THEN set_config('synchronous_commit', 'on', true) END
+), found AS MATERIALIZED ({find}) SELECT here.*, found.* FROM here LEFT JOIN found ON true;
 
 -- Questions. ----------------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,12 @@ class LentConnection(Protocol):
 
     is_blocking: bool
 
-    async def begin(self, first: str) -> tuple[Any, Row]:
-        """Take a connection and begin. Returns what the handler works with, and the row that ``first`` answers."""
+    async def begin(self, first: str) -> tuple[Any, int | None]:
+        """Take a connection and begin. Returns what the handler works with, and the transaction's number.
+
+        ``first`` is the statement that tells it. Where the library lets BEGIN say DEFERRABLE, which a transaction that
+        writes ignores, that is the mark of ours: it spares the trip, and the number is None.
+        """
         ...
 
     async def fetch(self, statement: str, *values: Any) -> Sequence[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twophp.stores.postgres.lent.connection import Row, ThroughDriver
+from twophp.stores.postgres.lent.connection import ThroughDriver
 
 
 class OfAsyncpg(ThroughDriver):
@@ -17,16 +17,16 @@ class OfAsyncpg(ThroughDriver):
     def __init__(self, pool: Any) -> None:
         self._pool = pool
 
-    async def begin(self, first: str) -> tuple[Any, Row]:
+    async def begin(self, first: str) -> tuple[Any, int | None]:  # noqa: ARG002 - it has a mark.
         """See ``LentConnection.begin``."""
         self._connection = self._driver = await self._pool.acquire()
         try:
-            self._transaction = self._connection.transaction()
+            self._transaction = self._connection.transaction(deferrable=True)
             await self._transaction.start()
-            return self._connection, await self._connection.fetchrow(first)
         except BaseException:
             await self._pool.release(self._connection)  # It resets what is released.
             raise
+        return self._connection, None
 
     async def flush(self) -> None:
         """It keeps nothing back."""

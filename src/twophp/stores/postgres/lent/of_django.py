@@ -10,7 +10,7 @@ import logging
 from typing import Any, Final
 
 from twophp.core.errors import ConfigError, Refused
-from twophp.stores.postgres.lent.connection import Row, ThroughDriver
+from twophp.stores.postgres.lent.connection import ThroughDriver
 from twophp.stores.postgres.lent.of_psycopg import Raw
 
 log: Final = logging.getLogger("twophp.store")
@@ -28,7 +28,7 @@ class OfDjango(ThroughDriver):
         self._source = source
         self._hooks: list[Any] = []
 
-    async def begin(self, first: str) -> tuple[Any, Row]:
+    async def begin(self, first: str) -> tuple[Any, int | None]:
         """See ``LentConnection.begin``."""
         from django.db import connections, transaction  # noqa: PLC0415 - whoever lends us its connection has it.
 
@@ -45,11 +45,11 @@ class OfDjango(ThroughDriver):
         self._atomic.__enter__()
         try:
             self._driver = Raw(django.connection)
-            [row] = await self._driver.fetch(first)
+            [[number]] = await self._driver.fetch(first)
         except BaseException as error:
             self._atomic.__exit__(type(error), error, error.__traceback__)
             raise
-        return django, row
+        return django, number
 
     async def flush(self) -> None:
         """Take the connection out of Django, whose ``connect`` sets everything else up anew."""

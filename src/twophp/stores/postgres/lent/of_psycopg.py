@@ -50,18 +50,18 @@ class OfPsycopg(ThroughDriver):
     def __init__(self, pool: Any) -> None:
         self._pool = pool
 
-    async def begin(self, first: str) -> tuple[Any, Row]:
+    async def begin(self, first: str) -> tuple[Any, int | None]:
         """See ``LentConnection.begin``. Inside the library's own block nobody else can commit."""
         self._connection = self._pool.getconn()
         try:
             self._driver = Raw(self._connection)
             self._transaction = self._connection.transaction()
             self._transaction.__enter__()
-            [row] = await self._driver.fetch(first)
+            [[number]] = await self._driver.fetch(first)
         except BaseException:
             self._pool.putconn(self._connection)  # It resets what is given back.
             raise
-        return self._connection, row
+        return self._connection, number
 
     async def flush(self) -> None:
         """It keeps nothing back."""
@@ -95,18 +95,18 @@ class OfAsyncPsycopg(ThroughDriver):
     def __init__(self, pool: Any) -> None:
         self._pool = pool
 
-    async def begin(self, first: str) -> tuple[Any, Row]:
+    async def begin(self, first: str) -> tuple[Any, int | None]:
         """See ``LentConnection.begin``. Inside the library's own block nobody else can commit."""
         self._connection = await self._pool.getconn()
         try:
             self._driver = AsyncRaw(self._connection)
             self._transaction = self._connection.transaction()
             await self._transaction.__aenter__()
-            [row] = await self._driver.fetch(first)
+            [[number]] = await self._driver.fetch(first)
         except BaseException:
             await self._pool.putconn(self._connection)  # It resets what is given back.
             raise
-        return self._connection, row
+        return self._connection, number
 
     async def flush(self) -> None:
         """It keeps nothing back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twophp.core.errors import ConfigError
-from twophp.stores.postgres.lent.connection import Row, ThroughDriver
+from twophp.stores.postgres.lent.connection import ThroughDriver
 from twophp.stores.postgres.lent.of_psycopg import AsyncRaw, Raw
 
 _JOINS: Final = {"join_transaction_mode": "create_savepoint"}
@@ -40,18 +40,18 @@ class OfSqlalchemy(ThroughDriver):
 
         self._engine, self._maker = bound_engine(source, Session)
 
-    async def begin(self, first: str) -> tuple[Any, Row]:
+    async def begin(self, first: str) -> tuple[Any, int | None]:
         """See ``LentConnection.begin``."""
         self._connection = self._engine.connect()
         try:
             self._connection.begin()
-            row = self._connection.exec_driver_sql(first).one()
+            (number,) = self._connection.exec_driver_sql(first).one()
             self._driver = Raw(self._connection.connection.driver_connection)
             self._session = self._maker(bind=self._connection, **_JOINS)
         except BaseException:
             self._connection.close()
             raise
-        return self._session, row
+        return self._session, number
 
     async def flush(self) -> None:
         """See ``LentConnection.flush``."""
@@ -77,6 +77,7 @@ class OfAsyncSqlalchemy(ThroughDriver):
     """See ``LentConnection``; of an ``AsyncEngine`` or an ``async_sessionmaker``."""
 
     is_blocking = False
+    _first: str
     _connection: Any
     _session: Any
 
@@ -86,23 +87,30 @@ class OfAsyncSqlalchemy(ThroughDriver):
         self._engine, self._maker = bound_engine(source, AsyncSession)
         self._is_asyncpg = self._engine.url.get_driver_name() == "asyncpg"
 
-    async def begin(self, first: str) -> tuple[Any, Row]:
-        """See ``LentConnection.begin``. SQLAlchemy begins with its first statement, so this one is run by it."""
+    async def begin(self, first: str) -> tuple[Any, int | None]:
+        """See ``LentConnection.begin``. The driver begins with SQLAlchemy's first statement."""
+        number, self._first = None, first
         self._connection = await self._engine.connect()
         try:
-            await self._connection.begin()
-            row = (await self._connection.exec_driver_sql(first)).one()
-            driver = (await self._connection.get_raw_connection()).driver_connection
-            self._driver = driver if self._is_asyncpg else AsyncRaw(driver)
+            if self._is_asyncpg:
+                await self._connection.execution_options(postgresql_deferrable=True)
+                await self._connection.begin()
+                self._driver = (await self._connection.get_raw_connection()).driver_connection
+            else:
+                await self._connection.begin()
+                (number,) = (await self._connection.exec_driver_sql(first)).one()
+                self._driver = AsyncRaw((await self._connection.get_raw_connection()).driver_connection)
             self._session = self._maker(bind=self._connection, **_JOINS)
         except BaseException:
             await self._connection.close()
             raise
-        return self._session, row
+        return self._session, number
 
     async def flush(self) -> None:
         """See ``LentConnection.flush``."""
         await self._session.flush()
+        if self._is_asyncpg and not self._driver.is_in_transaction():  # Nothing was asked of it yet, so it begins now.
+            await self._connection.exec_driver_sql(self._first)
 
     async def commit(self) -> None:
         """See ``LentConnection.commit``."""

@@ -33,6 +33,7 @@ log: Final = logging.getLogger("twophp.store")
 SOURCES: Final = 64
 """So many pools and engines are known to be of the right database, each checked when it is first used."""
 _NO_PRIVILEGE: Final = "42501"
+_FOUND: Final = 10  # The columns of `lent_settle` before those of what was looked for.
 
 T = TypeVar("T")
 State: TypeAlias = Literal["new", "open", "committing", "over"]
@@ -63,6 +64,28 @@ class _Ids(Supply):
         """Nothing is looked up beforehand: most settlements make no record."""
 
 
+class _Ours:
+    """The connection for one batch. Its first look tells whether the transaction is still the one that was begun."""
+
+    def __init__(self, connection: LentConnection, script: Script, number: int | None) -> None:
+        self._script = script
+        self._number = number
+        self._fetch = connection.fetch
+        self._is_ours = False
+        self.fetchrow = connection.fetchrow
+
+    async def fetch(self, statement: str, *values: Any) -> Sequence[Any]:
+        """See ``LentConnection.fetch``."""
+        if self._is_ours:
+            return await self._fetch(statement, *values)
+        rows = await self._fetch(self._script.named("lent_settle").format(find=statement), *values)
+        number, is_marked = rows[0][:2]
+        self._is_ours = is_marked if self._number is None else number == self._number
+        if not self._is_ours:
+            raise TransactionEnded("somebody has ended the transaction, which only the settlement may do")
+        return [row[_FOUND:] for row in rows if row[_FOUND] is not None]
+
+
 class LentTransaction:
     """See ``OwnTransaction``."""
 
@@ -73,7 +96,7 @@ class LentTransaction:
         self._connection: LentConnection = lent_connection(source)
         self.is_blocking = self._connection.is_blocking
         self._state: State = "new"
-        self._number = 0
+        self._number: int | None = None
         self._chain: Chain | None = None  # Of a commit whose outcome is unknown.
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -82,8 +105,8 @@ class LentTransaction:
 
     async def begin(self) -> Any:
         """See ``OwnTransaction.begin``."""
-        handed, row = await self._connection.begin(self._lending.script.named("lent_begin"))
-        self._state, self._number = "open", row[0]
+        handed, self._number = await self._connection.begin(self._lending.script.named("lent_begin"))
+        self._state = "open"
         try:
             if id(self._source) not in self._lending.known:
                 await self._insist_on_our_database()
@@ -144,7 +167,8 @@ class LentTransaction:
             raise StoreError("your transaction is over, and nothing happened", code="rolled_back")
         chains = self._lending.chains
         chain = await chains.take()
-        batch = Batch(self._connection, self._lending.script, _Ids(self._lending.time), chain, has_settings=True)
+        ours = _Ours(self._connection, self._lending.script, self._number)
+        batch = Batch(ours, self._lending.script, _Ids(self._lending.time), chain, has_settings=True, is_lone=True)
         try:
             answer = await self._in_place(self._attempt(command, batch))
         except _Undone as undone:
@@ -175,11 +199,6 @@ class LentTransaction:
 
     async def _decided(self, command: Command, batch: Batch) -> Any:
         """Decided and written, not yet committed."""
-        row = await self._connection.fetchrow(self._lending.script.named("lent_settle"))
-        if row is None or row[0] != self._number:
-            raise TransactionEnded(
-                "somebody has ended the transaction, which the settlement of its intent alone may do"
-            )
         [answer] = await batch.run([command])
         if isinstance(answer, Failure):
             raise answer.error
