@@ -4,10 +4,11 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 ARGS   ?=
+TIMES  ?= 10
 
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench trace docs screenshots coverage mutants pythons lowest dist lock clean
+.PHONY: help demo test stress lint bench trace docs screenshots coverage mutants pythons lowest dist lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -20,7 +21,10 @@ test: lint ## Lint, then every test; ARGS="tests/core -k name" narrows it
 	@tools/need git curl openssl node-express postgresql strace chromium
 	@$(BIN)/python -m compileall -q src tests # Where Python keeps no bytecode, each process of a test would compile all.
 	@echo "test: pytest $(ARGS)"
-	@$(BIN)/pytest -q -n 2 $(ARGS)
+	@$(BIN)/pytest -q -n 2 --dist worksteal $(ARGS)
+
+stress: .venv/.ready ## Repeat tests beside busy processes; ARGS="tests/core -k name", TIMES=10
+	@$(BIN)/python -m tools.stress --times $(TIMES) -- $(ARGS)
 
 lint: .venv/.ready ## Style, types and layers
 	@echo "lint: ruff, mypy, import-linter"

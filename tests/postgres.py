@@ -90,4 +90,4 @@ def postgres_url() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="twophp-postgres-", ignore_cleanup_errors=True) as folder:
         server = Server(Path(folder))
         yield server.url
-        server.close()
+        server.close("immediate")  # Its folder goes with it: there is nothing to checkpoint.
