@@ -30,7 +30,7 @@ from twophp.stores.clock import mint_uuid
 T = TypeVar("T")
 
 KEY: Final = b"a key of thirty-two bytes or more"
-READY_S: Final = 20.0
+READY_S: Final = 120.0
 PULLABLE: Final = ("orders", "payments", "stock")
 BEHIND: Final = frozenset({"labels", "stock"})
 """All others have said that they have sent everything."""

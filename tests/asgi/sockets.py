@@ -11,10 +11,10 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
+from tests.patience import PATIENCE_S
 from twophp.asgi.messages import App, Scope
 
 OF_THE_CONNECTION = ("scheme", "client", "server", "root_path", "state", "extensions")
-PATIENCE_S = 20
 
 
 class Listener:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.asgi.driver import AUTO, CLIENT, ENABLED, RESOURCE, SERVER, STATE
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 TLS = {"X-Forwarded-Proto": "https"}  # As a proxy on loopback says it.
@@ -26,7 +27,7 @@ class Shop:
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         self.port = port
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=TLS, timeout=30)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=TLS, timeout=PATIENCE_S)
 
     def runs(self) -> int:
         path = self.folder / "runs"
@@ -84,7 +85,7 @@ def test_a_handshake_over_a_socket(shop: Shop) -> None:
 
 @pytest.mark.req("P-0-b")
 def test_a_handshake_by_hand(shop: Shop) -> None:
-    with socket.create_connection(("127.0.0.1", shop.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", shop.port), timeout=PATIENCE_S) as raw:
         stream = raw.makefile("rwb")
         stream.write(
             b"POST /orders HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\nDTT-2PHP-Enabled: true\r\n"
@@ -107,7 +108,7 @@ def test_a_handshake_by_hand(shop: Shop) -> None:
 @pytest.mark.req("A-16")
 def test_a_refusal_takes_the_place_of_100_continue(shop: Shop) -> None:
     before = shop.runs()
-    with socket.create_connection(("127.0.0.1", shop.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", shop.port), timeout=PATIENCE_S) as raw:
         raw.sendall(
             b"POST /orders HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\nDTT-2PHP-Enabled: true\r\n"
             b"DTT-2PHP-Client-Correlation-ID: e-1\r\nContent-Length: 200000\r\nExpect: 100-continue\r\n\r\n"
@@ -121,7 +122,7 @@ def test_a_chunked_body_and_half_a_body(shop: Shop) -> None:
     before = shop.runs()
     registered = shop.http.post("/orders", headers={**ENABLED, CLIENT: "k-1"}, content=iter([b"abc", b"defg"]))
     assert shop.confirm(registered, "k-1").json() == {"id": "7", "bytes": 7}
-    with socket.create_connection(("127.0.0.1", shop.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", shop.port), timeout=PATIENCE_S) as raw:
         raw.sendall(
             b"POST /orders HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\nDTT-2PHP-Enabled: true\r\n"
             b"DTT-2PHP-Client-Correlation-ID: k-2\r\nContent-Length: 10\r\n\r\nhalf"
@@ -133,7 +134,7 @@ def test_a_chunked_body_and_half_a_body(shop: Shop) -> None:
 
 @pytest.mark.req("P-13.6-a", "P-11-a", "P-1-b", "P-5.5.6-e")
 def test_without_tls_and_without_the_opt_in(shop: Shop) -> None:
-    with httpx.Client(base_url=shop.http.base_url) as plain:
+    with httpx.Client(base_url=shop.http.base_url, timeout=PATIENCE_S) as plain:
         assert plain.post("/orders", headers={**ENABLED, CLIENT: "t-1"}).status_code == 403
         bare = plain.post("/orders", content=b"x")
     transparent = shop.http.post("/orders", headers=AUTO, content=b"x")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.asgi.crashed import confirmed_by_the_dead, swept
 from tests.asgi.driver import DEADLINE, OUTGOING, SERVER, START_MS, STATE, Clock, Orders, Service, held
+from tests.patience import PATIENCE_S
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.core.policy import CrashPolicy
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.anyio
 
 HOUR_MS: Final = 3_600_000
 STEPS: Final = [2 * HOUR_MS, -24 * HOUR_MS]
-PATIENCE_S: Final = 10
 
 
 class Machine:

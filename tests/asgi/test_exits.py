@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.asgi.driver import AUTO, CLIENT, RESOURCE, SERVER, STATE, Orders, Seen, answer, serving
+from tests.patience import PATIENCE_S
 from twophp.asgi.messages import Send
 from twophp.engine.settlement import Settlement
 
@@ -60,5 +61,5 @@ async def test_a_settlement_that_is_cut_off_beside_its_handler_leaves_nobody_wai
         registered = await service.register()
         monkeypatch.setattr(Settlement, "settle", cut_off)
         with pytest.raises(asyncio.CancelledError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await service.confirm(registered)

@@ -11,6 +11,7 @@ import pytest
 from tests.asgi.driver import AUTO, CLIENT, ENABLED, SERVER, STATE, Exchange, a_scope, by_header
 from tests.asgi.driver import serving as a_service
 from tests.asgi_frameworks.serving import served
+from tests.patience import PATIENCE_S
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.messages import Message, Receive, Scope, Send
@@ -42,7 +43,7 @@ async def test_a_body_that_arrives_too_slowly_is_ended_and_nothing_is_stored(pat
     async with a_service(body_timeout_s=0.01) as service:
         headers = {**ENABLED, CLIENT: "c-1"} | ({SERVER: "s-1"} if path.endswith("confirm") else {})
         drip = Drip()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await service.app(a_scope("POST", path, headers), drip.receive, drip.send)
         reply = drip.reply()
         assert (reply.status, reply.get(STATE), reply.get("connection")) == (408, None, "close")
@@ -54,7 +55,7 @@ async def test_a_body_that_arrives_too_slowly_is_ended_and_nothing_is_stored(pat
 async def test_http_2_is_told_nothing_about_connections() -> None:
     async with a_service(body_timeout_s=0.01) as service:
         drip, scope = Drip(), {**a_scope("POST", "/orders", {**ENABLED, CLIENT: "c-1"}), "http_version": "2"}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await service.app(scope, drip.receive, drip.send)
         assert (drip.reply().status, drip.reply().get("connection")) == (408, None)
 
@@ -80,7 +81,7 @@ async def test_a_real_server_closes_the_connection_of_a_slow_body(tmp_path: Path
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         head = b"POST /orders HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ndtt-2php-enabled: true\r\n"
         writer.write(head + b"dtt-2php-client-correlation-id: c-1\r\n\r\n{")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await reader.read()  # To the end: the server closes.
         writer.close()
     assert answer.startswith(b"HTTP/1.1 408")

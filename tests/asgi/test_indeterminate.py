@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.asgi.crashed import POLICY, left_by_a_crash, swept
 from tests.asgi.driver import AUTO, CLIENT, MESSAGE, SERVER, STATE, Orders, Reply, Seen, Service, answer, serving
+from tests.patience import PATIENCE_S
 from twophp import Policy
 from twophp.asgi.messages import Send
 from twophp.asgi.outgoing import Outgoing
@@ -23,7 +24,6 @@ from twophp.stores.sqlite.verify import verify
 pytestmark = pytest.mark.anyio
 
 INDETERMINATE = "Outcome indeterminate."
-PATIENCE_S = 60
 CRASHES = {"POST /orders": POLICY}
 
 

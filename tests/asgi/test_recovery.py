@@ -12,13 +12,12 @@ import pytest
 
 from tests.asgi.crashed import POLICY, confirmed_by_the_dead, left_by_a_crash, swept
 from tests.asgi.driver import MESSAGE, RESOURCE, SERVER, STATE, serving
+from tests.patience import PATIENCE_S
 from twophp import Policy
 from twophp.asgi.settings import Reconciled
 from twophp.core.intent import Intent
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE_S = 10  # What takes longer than this has got stuck.
 
 
 @pytest.mark.req("A-34")

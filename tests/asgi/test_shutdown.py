@@ -27,6 +27,7 @@ from tests.asgi.driver import (
     held,
     serving,
 )
+from tests.patience import PATIENCE_S
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.asgi.messages import App, Message, Receive, Scope, Send
@@ -35,8 +36,6 @@ from twophp.core.intent import Intent
 from twophp.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE_S = 10  # What takes longer than this has got stuck.
 
 
 class Stuck:

@@ -20,10 +20,10 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from tests.asgi_frameworks.serving import options, request, served, wrapped
+from tests.patience import PATIENCE_S
 from twophp import Policy, TwoPHPError
 from twophp.asgi import TwoPhaseMiddleware
 
-PATIENCE_S = 20
 CLIENT, SERVER = "DTT-2PHP-Client-Correlation-ID", "DTT-2PHP-Server-Correlation-ID"
 TRANSPARENT = {"*": Policy.standard(transparent=True)}
 WAYS = ["plain", "transparent", "transparent by header", "two phases"]

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tests.asgi_frameworks.services import SERVICES, Book
-from tests.asgi_frameworks.serving import PATIENCE_S, Served, options, request, served, undated
+from tests.asgi_frameworks.serving import Served, options, request, served, undated
+from tests.patience import PATIENCE_S
 
 ORDER = {"sku": "tea"}
 CLIENT_ID = "7d3e7f4e-1b0a-4c52-9f6e-0a4f6c1d2e3f"

@@ -21,7 +21,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 from websockets.sync.client import connect
 
-from tests.asgi_frameworks.serving import PATIENCE_S, options, request, served, undated
+from tests.asgi_frameworks.serving import options, request, served, undated
+from tests.patience import PATIENCE_S
 from twophp.asgi import TwoPhaseMiddleware
 from twophp.uvicorn import Protocol
 

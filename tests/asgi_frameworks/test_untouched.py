@@ -12,7 +12,8 @@ import apsw
 import pytest
 
 from tests.asgi_frameworks.raw_app import RawApp
-from tests.asgi_frameworks.serving import PATIENCE_S, Served, Until, both_ways, request, served, undated, wrapped
+from tests.asgi_frameworks.serving import Served, Until, both_ways, request, served, undated, wrapped
+from tests.patience import PATIENCE_S
 
 CHUNKED = "Transfer-Encoding: chunked"
 NOT_OPTED_IN = ["false", "1", "yes", "?1", "", '"true"', "truee"]

@@ -15,13 +15,13 @@ import httpx
 import uvicorn
 
 from tests.asgi_frameworks.serving import AnnouncedServer
+from tests.patience import PATIENCE_S
 from twophp.central.app import create_app
 from twophp.central.ports import Role
 from twophp.central.stores.opening import open_central
 from twophp.core.entry import LedgerEntry
 from twophp.wire.rows import encode_batch
 
-PATIENCE_S = 20
 KEY = b"a management key of thirty-two bytes"
 READING = ("audit", "operations", "compliance")
 

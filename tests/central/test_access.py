@@ -12,6 +12,7 @@ import pytest
 from tests.central.provider import AUDIENCE, CLIENT, Provider, provider
 from tests.central.rows import row
 from tests.central.served import READING, Central, central
+from tests.patience import PATIENCE_S
 from twophp.central.auth.access import COOKIE, hash_of
 from twophp.central.auth.oidc import Oidc
 from twophp.central.auth.oidc import Provider as Settings
@@ -85,7 +86,7 @@ def status(here: Central, method: str, path: str, **headers: str) -> int:
 
 @pytest.mark.req("P-13.5-a", "A-63")
 def test_every_route_is_open_to_its_roles_and_to_nobody_else(here: Central) -> None:
-    document = httpx.get(here.url + "/openapi.json").json()
+    document = httpx.get(here.url + "/openapi.json", timeout=PATIENCE_S).json()
     routes = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert {(method, path) for method, path in routes if path.strip("/") not in NOBODY_NEEDED} == set(ROLES)
     secrets = {role.value: here.token(f"matrix {role}", role) for role in Role}
@@ -173,7 +174,7 @@ BAD_HEADERS = {
 
 @pytest.mark.parametrize("value", BAD_HEADERS.values(), ids=list(BAD_HEADERS))
 def test_what_is_no_credential_is_nobody(here: Central, value: str) -> None:
-    answer = httpx.get(here.url + "/v1/entries", headers={"Authorization": value})
+    answer = httpx.get(here.url + "/v1/entries", headers={"Authorization": value}, timeout=PATIENCE_S)
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
 
 
@@ -181,7 +182,7 @@ def test_what_is_no_credential_is_nobody(here: Central, value: str) -> None:
 def test_a_session_reads_and_changes_nothing_and_ends_with_its_token(here: Central) -> None:
     secret = here.token("browser", "operations")
     session = here.do(here.state.access.login(secret))
-    with httpx.Client(cookies={COOKIE: session.secret}) as browser:
+    with httpx.Client(cookies={COOKIE: session.secret}, timeout=PATIENCE_S) as browser:
         assert browser.get(here.url + "/v1/tokens").status_code == 200
         made = browser.post(here.url + "/v1/tokens", json={"name": "forged", "roles": ["audit"]})
         assert made.status_code == 401, "a cookie alone is what any other site can send"
@@ -237,10 +238,10 @@ def test_a_new_key_is_fetched_when_a_token_names_it_but_not_for_every_stranger(
 
 
 def test_the_pages_login_goes_to_the_provider_and_comes_back_with_a_session(here: Central, issuer: Provider) -> None:
-    with httpx.Client(base_url=here.url) as browser:
+    with httpx.Client(base_url=here.url, timeout=PATIENCE_S) as browser:
         begun = browser.get("/login/oidc")
         assert begun.status_code == 303
-        back = httpx.get(begun.headers["location"]).headers["location"]
+        back = httpx.get(begun.headers["location"], timeout=PATIENCE_S).headers["location"]
         done = browser.get(back)
         assert done.status_code == 200, done.text
         cookie = done.headers.get_list("set-cookie")[-1].lower()
@@ -248,13 +249,13 @@ def test_the_pages_login_goes_to_the_provider_and_comes_back_with_a_session(here
         assert browser.get("/v1/entries").status_code == 200
         assert browser.get("/v1/tokens").status_code == 403
         assert browser.get(back).status_code == 401, "a code and a state are used once"
-    with httpx.Client(base_url=here.url) as stranger:
-        begun = httpx.get(here.url + "/login/oidc")
-        back = httpx.get(begun.headers["location"]).headers["location"]
+    with httpx.Client(base_url=here.url, timeout=PATIENCE_S) as stranger:
+        begun = httpx.get(here.url + "/login/oidc", timeout=PATIENCE_S)
+        back = httpx.get(begun.headers["location"], timeout=PATIENCE_S).headers["location"]
         assert stranger.get(back).status_code == 401, "a login that another browser began is not finished here"
     issuer.who = {"sub": "robot", "roles": ["service"]}
-    with httpx.Client(base_url=here.url) as browser:
-        back = httpx.get(browser.get("/login/oidc").headers["location"]).headers["location"]
+    with httpx.Client(base_url=here.url, timeout=PATIENCE_S) as browser:
+        back = httpx.get(browser.get("/login/oidc").headers["location"], timeout=PATIENCE_S).headers["location"]
         assert browser.get(back).status_code == 403
 
 
@@ -274,10 +275,10 @@ def test_after_the_provider_one_is_where_one_wanted_to_be_and_never_elsewhere(
     here: Central, issuer: Provider, wanted: str, goes_to: str
 ) -> None:
     issuer.who = {"sub": "grace", "roles": ["audit"]}
-    with httpx.Client(base_url=here.url) as browser:
+    with httpx.Client(base_url=here.url, timeout=PATIENCE_S) as browser:
         begun = browser.get("/login/oidc", params={"next": wanted}).headers["location"]
         assert "next" not in begun, "the provider does not learn of it"
-        done = browser.get(httpx.get(begun).headers["location"])
+        done = browser.get(httpx.get(begun, timeout=PATIENCE_S).headers["location"])
     assert f'content="0; url={goes_to}"' in done.text
 
 

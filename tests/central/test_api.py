@@ -17,7 +17,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from tests.central.rows import OTHER, T0, changed, row
-from tests.central.served import PATIENCE_S, Central, central, outcomes
+from tests.central.served import Central, central, outcomes
+from tests.patience import PATIENCE_S
 from twophp.central.api import bodies as api_bodies
 from twophp.central.missing import UNDER_WAY_MS
 from twophp.central.proof.merkle import leaf_hash, verify_consistency, verify_inclusion
@@ -220,7 +221,9 @@ def test_a_parameter_that_nobody_knows_is_refused_and_not_ignored(here: Central)
     assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
     assert answer.json()["detail"] == "query.phases: there is no such parameter"
     assert here.ask("GET", "/v1/tokens", params={"limit": 1}).status_code == 422
-    assert httpx.get(f"{here.url}/v1/entries?phases=FAILED").status_code == 401, "strangers are told nothing"
+    assert httpx.get(f"{here.url}/v1/entries?phases=FAILED", timeout=PATIENCE_S).status_code == 401, (
+        "strangers are told nothing"
+    )
 
 
 @pytest.mark.req("P-9.1-a", "P-9.7-b")
@@ -414,10 +417,10 @@ def test_a_revoked_token_is_told_nothing_more(here: Central, orders: tuple[str, 
 
 @pytest.mark.req("P-9.1-b")
 def test_machines_may_ask_how_it_is(here: Central) -> None:
-    assert httpx.get(here.url + "/livez").json() == {"status": "ok"}
-    assert httpx.get(here.url + "/readyz").json() == {"status": "ok"}
-    assert "twophp_central_rows_total" in httpx.get(here.url + "/metrics").text
-    document = httpx.get(here.url + "/openapi.json").json()
+    assert httpx.get(here.url + "/livez", timeout=PATIENCE_S).json() == {"status": "ok"}
+    assert httpx.get(here.url + "/readyz", timeout=PATIENCE_S).json() == {"status": "ok"}
+    assert "twophp_central_rows_total" in httpx.get(here.url + "/metrics", timeout=PATIENCE_S).text
+    document = httpx.get(here.url + "/openapi.json", timeout=PATIENCE_S).json()
     assert document["openapi"].startswith("3.1")
     fields = document["components"]["schemas"]["WireRow"]
     assert set(fields["required"]) >= set(FIELDS)

@@ -20,14 +20,13 @@ from tests.central.rows import row
 from tests.central.served import Central, central
 from tests.cli.running import FOUND, OK, UNUSABLE, command, document, run
 from tests.cli.world import NAMES, fan_out, participants
+from tests.patience import PATIENCE_S
 from twophp.central.ingest.pull import management_token
 from twophp.central.proof.merkle import EMPTY_ROOT
 from twophp.core.entry import Writer
 from twophp.shipping.shipper import Shipper, Shipping
 from twophp.stores.clock import mint_uuid
 from twophp.wire.rows import encode_batch
-
-PATIENCE_S = 30
 
 
 async def _ship_all(folder: Path, here: Central) -> None:
@@ -155,7 +154,7 @@ def test_serve_prints_an_operators_token_once_and_keeps_its_key_to_itself(
                 lines.append(line.strip())
             url = lines[-1].split()[-1]
             headers = {"Authorization": f"Bearer {ask or lines[0].split()[-1]}"}
-            assert httpx.get(f"{url}/v1/tokens", headers=headers).status_code == 200
+            assert httpx.get(f"{url}/v1/tokens", headers=headers, timeout=PATIENCE_S).status_code == 200
         finally:
             process.terminate()
             process.wait(PATIENCE_S)

@@ -14,6 +14,7 @@ from hypothesis.errors import Unsatisfiable
 from tests.central.rows import row
 from tests.central.served import Central, central
 from tests.central.test_access import ROLES
+from tests.patience import PATIENCE_S
 
 EXAMPLES = 8
 CHECKS = [
@@ -36,7 +37,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Central]:
 
 @pytest.fixture(scope="module")
 def schema(here: Central) -> Any:
-    return schemathesis.openapi.from_dict(httpx.get(here.url + "/openapi.json").json())
+    return schemathesis.openapi.from_dict(httpx.get(here.url + "/openapi.json", timeout=PATIENCE_S).json())
 
 
 @pytest.mark.parametrize("mode", [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE])
@@ -60,7 +61,7 @@ def test_the_api_does_what_its_document_says(
     )
     def ask(case: Any) -> None:
         case.call_and_validate(
-            base_url=here.url, headers={"Authorization": f"Bearer {secret}"}, checks=CHECKS, timeout=20
+            base_url=here.url, headers={"Authorization": f"Bearer {secret}"}, checks=CHECKS, timeout=PATIENCE_S
         )
 
     try:

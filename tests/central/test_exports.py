@@ -15,7 +15,8 @@ import pytest
 from starlette.types import Message
 
 from tests.central.rows import row
-from tests.central.served import PATIENCE_S, Central, central
+from tests.central.served import Central, central
+from tests.patience import PATIENCE_S
 from twophp.central.api import export as api_export
 from twophp.central.api.export import COLUMNS, MOST_EXPORTS
 from twophp.central.ports import Row, RowFilter

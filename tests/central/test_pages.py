@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+from tests.patience import PATIENCE_S
 from tools import looking, traffic
 from twophp.central.auth.access import COOKIE, own_address
 from twophp.central.drawing.words import MINUTE_MS
@@ -77,13 +78,13 @@ def served() -> Iterator[looking.Served]:
 
 @pytest.fixture
 def stranger(served: looking.Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=20) as client:
+    with httpx.Client(base_url=served.url, timeout=PATIENCE_S) as client:
         yield client
 
 
 @contextmanager
 def logged_in(served: looking.Served, *roles: Role) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=20) as client:
+    with httpx.Client(base_url=served.url, timeout=PATIENCE_S) as client:
         answer = log_in(client, served.token("somebody", *roles))
         assert answer.status_code == 303, answer.text
         yield client
@@ -175,7 +176,9 @@ def test_behind_tls_cookies_are_secure(served: looking.Served) -> None:
     transport = httpx.ASGITransport(app=served.app)  # type: ignore[arg-type]
 
     async def over_tls() -> list[str]:
-        async with httpx.AsyncClient(transport=transport, base_url="https://central.internal") as client:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="https://central.internal", timeout=PATIENCE_S
+        ) as client:
             return (await client.get("/login")).headers.get_list("set-cookie")
 
     (cookie,) = served.run(over_tls())
@@ -235,7 +238,7 @@ def test_a_token_is_made_shown_once_and_revoked(served: looking.Served, operator
     assert secret[0] not in operator.get("/tokens").text
     token = next(one for one in served.run(served.store.tokens()) if one.name == "night shift")
     assert token.expires_at == NOW + 7 * 86_400_000
-    with httpx.Client(base_url=served.url) as client:
+    with httpx.Client(base_url=served.url, timeout=PATIENCE_S) as client:
         log_in(client, secret[0])
         assert client.get("/").status_code == 200
         form = {"csrf": csrf(operator.get("/tokens")), "token_id": token.token_id}

@@ -23,6 +23,7 @@ from tests.central.served import KEY, Central, central
 from tests.cli.world import NAMES, Participant, fan_out, participants
 from tests.client.shop import Shop
 from tests.client.shop import ledger as ledger_rows
+from tests.patience import PATIENCE_S
 from twophp.central.ingest.pull import management_token
 from twophp.client import TwoPhaseTransport
 from twophp.core.entry import Writer
@@ -34,8 +35,6 @@ from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.sqlite.reader import reading_obligations
 from twophp.wire.rows import decode_rows, encode_batch
-
-PATIENCE_S = 20
 
 
 @pytest.fixture
@@ -295,7 +294,7 @@ async def test_requests_are_answered_while_the_central_ledger_hangs_and_shutdown
                     central_token="t",
                     central_interval_s=0.05,
                 )
-                with httpx.Client(transport=transport) as http:
+                with httpx.Client(transport=transport, timeout=PATIENCE_S) as http:
                     http.post(f"{running.url}/orders", json={})
                     assert both_are_held.wait(PATIENCE_S)
                     return [http.post(f"{running.url}/orders", json={}).status_code for _ in range(10)]
@@ -335,7 +334,7 @@ def test_both_sides_send_their_rows_by_themselves(tmp_path: Path) -> None:
                 central_token=other_token,
                 central_interval_s=3600.0,
             )
-            with httpx.Client(transport=transport) as http:
+            with httpx.Client(transport=transport, timeout=PATIENCE_S) as http:
                 ids = http.post(f"{running.url}/orders", json={"secret": "canary-payload"}).extensions["twophp"]
             # The client has said goodbye and sent what was left; the service is watched until it has done so, too.
             pairs = _until(here, lambda found: bool(found) and found[0]["verdict"] == "PAIRED", running.url)
@@ -360,7 +359,7 @@ def _until(here: Central, well: Callable[[Sequence[Any]], bool], url: str) -> Se
         found: Sequence[Any] = here.get("/v1/pairs")["pairs"]
         if well(found) and found[0]["server"]["phase"] == "COMMITTED":
             return found
-        httpx.get(f"{url}/nothing")
+        httpx.get(f"{url}/nothing", timeout=PATIENCE_S)
     raise AssertionError(found)
 
 
@@ -384,7 +383,8 @@ def test_a_pull_brings_rows_at_once_and_only_with_the_management_credential(
             with httpx.Client(
                 transport=TwoPhaseTransport(
                     ledger=f"sqlite:///{tmp_path}/checkout.db", source="checkout", allow_insecure=True
-                )
+                ),
+                timeout=PATIENCE_S,
             ) as http:
                 for _ in range(3):
                     http.post(f"{running.url}/orders", content=b"canary-payload")
@@ -405,8 +405,13 @@ def test_a_pull_brings_rows_at_once_and_only_with_the_management_credential(
             assert (again.json()["rows"], again.json()["stored"]) == (1, 0)
             for credential in ("", "Bearer wrong", f"Bearer {secret}", f"Bearer {management_token(KEY, 'stock')}"):
                 headers = {"Authorization": credential} if credential else {}
-                assert httpx.post(pull_url, json={}, headers=headers).status_code == 401
-            rows = httpx.post(pull_url, json={}, headers={"Authorization": f"Bearer {management_token(KEY, 'orders')}"})
+                assert httpx.post(pull_url, json={}, headers=headers, timeout=PATIENCE_S).status_code == 401
+            rows = httpx.post(
+                pull_url,
+                json={},
+                headers={"Authorization": f"Bearer {management_token(KEY, 'orders')}"},
+                timeout=PATIENCE_S,
+            )
             assert "canary-payload" not in rows.text
         gone = here.ask("POST", f"/v1/services/{guid}/pull")
         assert (gone.status_code, gone.json()["code"]) == (502, "pull_failed")
@@ -415,7 +420,7 @@ def test_a_pull_brings_rows_at_once_and_only_with_the_management_credential(
 
 def test_a_service_without_a_management_token_has_no_such_endpoint(tmp_path: Path) -> None:
     with served(wrapped(Shop(tmp_path).app, tmp_path)) as running:
-        assert httpx.post(f"{running.url}/_2php/ledger", json={}).status_code == 404
+        assert httpx.post(f"{running.url}/_2php/ledger", json={}, timeout=PATIENCE_S).status_code == 404
 
 
 def test_a_pull_url_names_our_endpoint_and_nothing_else(tmp_path: Path) -> None:

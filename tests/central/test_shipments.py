@@ -14,6 +14,7 @@ import pytest
 
 from tests.central.test_ship import REGISTERED, acks, shipper, stand_in
 from tests.cli.world import Clock, Participant, participants
+from tests.patience import PATIENCE_S
 from twophp.core.errors import ConfigError
 from twophp.core.obligation import Obligation, ObligationError, State
 from twophp.engine.obligations.audit import leak_report
@@ -28,7 +29,6 @@ from twophp.stores.vault import ClearVault
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("OBL-OV-1", "A-57")]
 
-PATIENCE_S = 20
 LEAK_MS = 60_000
 
 

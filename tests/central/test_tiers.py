@@ -19,13 +19,13 @@ from starlette.routing import Route
 from tests.asgi_frameworks.serving import Served, served, wrapped
 from tests.central.served import Central, central
 from tests.client.shop import Heard, Shop, tapped
+from tests.patience import PATIENCE_S
 from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport
 from twophp.wire.fields import NAMES
 
 CALLS = {"A": ("B1", "B2", "B3"), "B1": ("C1",), "B2": ("D1",), "B3": ("E1",), "C1": (), "D1": (), "E1": ()}
 USUAL = {"host", "accept", "accept-encoding", "connection", "user-agent", "content-length", "content-type"}
 CLIENT_ID = "5a1f0d6e-8f0c-4a53-9a0e-000000000001"
-PATIENCE_S = 20
 
 
 @pytest.fixture
@@ -64,7 +64,9 @@ class Chain:
     @contextmanager
     def _service(self, name: str) -> Iterator[Served]:
         async def task(_request: Request) -> Response:
-            async with httpx.AsyncClient(transport=AsyncTwoPhaseTransport(**self._made_by(name))) as http:
+            async with httpx.AsyncClient(
+                transport=AsyncTwoPhaseTransport(**self._made_by(name)), timeout=PATIENCE_S
+            ) as http:
                 for callee in CALLS[name]:
                     assert (await http.post(f"{self.urls[callee]}/tasks", json={})).status_code == 200
             return JSONResponse({})
@@ -84,7 +86,7 @@ class Chain:
     def run(self) -> str:
         token = self.here.token("client", "service")
         made_by = self._made_by("client") | {"central": self.here.url, "central_token": token}
-        with httpx.Client(transport=TwoPhaseTransport(**made_by)) as http:
+        with httpx.Client(transport=TwoPhaseTransport(**made_by), timeout=PATIENCE_S) as http:
             answer = http.post(f"{self.urls['A']}/tasks", json={}, timeout=PATIENCE_S)
         assert answer.status_code == 200
         id_: str = answer.extensions["twophp"]["client_correlation_id"]
@@ -111,7 +113,7 @@ def test_what_the_central_ledger_says_does_not_change_what_the_service_decides(h
     settings = {"central": here.url, "central_token": here.token("orders", "service"), "central_events": True}
     with served(wrapped(shop.app, tmp_path, **settings)) as running:
         headers = {"DTT-2PHP-Enabled": "true", "DTT-2PHP-Client-Correlation-ID": CLIENT_ID}
-        registered = httpx.post(f"{running.url}/orders", headers=headers, content=b"{}")
+        registered = httpx.post(f"{running.url}/orders", headers=headers, content=b"{}", timeout=PATIENCE_S)
         until_it_arrives(here)
         database = apsw.Connection(str(here.folder / "central.db"))
         database.setbusytimeout(PATIENCE_S * 1_000)
@@ -120,7 +122,9 @@ def test_what_the_central_ledger_says_does_not_change_what_the_service_decides(h
         assert here.get("/v1/entries")["rows"][0]["phase"] == "ABANDONED", "edited by hand"
         server_id = registered.headers["DTT-2PHP-Server-Correlation-ID"]
         confirmed = httpx.post(
-            f"{running.url}/orders/confirm", headers=headers | {"DTT-2PHP-Server-Correlation-ID": server_id}
+            f"{running.url}/orders/confirm",
+            headers=headers | {"DTT-2PHP-Server-Correlation-ID": server_id},
+            timeout=PATIENCE_S,
         )
         assert (confirmed.status_code, len(shop.runs)) == (200, 1)
 
@@ -133,14 +137,18 @@ def test_a_row_is_published_as_it_is_written_and_nobody_waits_for_it(here: Centr
     settings = {"central": here.url, "central_token": token, "central_events": True, "central_interval_s": 3_600.0}
     headers = {"DTT-2PHP-Enabled": "true", "DTT-2PHP-Client-Correlation-ID": CLIENT_ID}
     with served(wrapped(shop.app, tmp_path, **settings)) as running:
-        assert httpx.post(f"{running.url}/orders", headers=headers, content=b"{}").status_code == 200
+        assert (
+            httpx.post(f"{running.url}/orders", headers=headers, content=b"{}", timeout=PATIENCE_S).status_code == 200
+        )
         until_it_arrives(here)
     (tmp_path / "away").mkdir()
     away = settings | {"central": "http://127.0.0.1:9", "store": f"sqlite:///{tmp_path}/away/orders.db"}
     with served(wrapped(shop.app, tmp_path, **away)) as running:
         known: dict[str, Any] = {"targets": {running.url: "orders"}, "allow_insecure": True}
         ledger = f"sqlite:///{tmp_path}/checkout.db"
-        with httpx.Client(transport=TwoPhaseTransport(ledger=ledger, source="checkout", **known)) as http:
+        with httpx.Client(
+            transport=TwoPhaseTransport(ledger=ledger, source="checkout", **known), timeout=PATIENCE_S
+        ) as http:
             answers = [http.post(f"{running.url}/orders", content=b"{}").status_code for _ in range(5)]
     assert answers == [200] * 5
 

@@ -21,6 +21,7 @@ from tests.asgi_frameworks.serving import served, wrapped
 from tests.central.rows import row
 from tests.central.served import KEY, READING, Central, central
 from tests.cli.running import run
+from tests.patience import PATIENCE_S
 from twophp import current_intent
 from twophp.asgi.outgoing import Outgoing
 from twophp.central.ingest.pull import management_token
@@ -29,7 +30,6 @@ from twophp.delivery.hooks import Hooks, PhaseEvent
 from twophp.wire.rows import row_document
 
 CANARY = "canary-payload"
-PATIENCE_S = 20
 
 
 class Orders:
@@ -64,7 +64,9 @@ class Orders:
         """One call, by the service itself: so both sides are in one ledger."""
         ledger = f"sqlite:///{self.folder}/orders.db"
         known: dict[str, Any] = {"targets": {url: "orders"}, "allow_insecure": True}
-        with httpx.Client(transport=TwoPhaseTransport(ledger=ledger, source="orders", **known)) as http:
+        with httpx.Client(
+            transport=TwoPhaseTransport(ledger=ledger, source="orders", **known), timeout=PATIENCE_S
+        ) as http:
             return http.post(f"{url}/orders", content=CANARY.encode(), timeout=PATIENCE_S).extensions["twophp"]
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import OK, UNUSABLE, command, document, run
+from tests.patience import PATIENCE_S
 from twophp.central.ingest.pull import management_token
 from twophp.central.stores.opening import open_central
 
-PATIENCE_S = 30
 MADE = "operator token, shown this once: "
 
 

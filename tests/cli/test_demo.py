@@ -17,11 +17,10 @@ import msgspec
 import pytest
 
 from tests.cli.running import FOUND, OK, UNUSABLE, command, document, run
+from tests.patience import PATIENCE_S
 from twophp.cli.demo import chain, scenes
 from twophp.cli.demo import show as show_module
 from twophp.cli.demo.fleet import ChildFailed, Fleet, listening
-
-PATIENCE_S = 60
 
 # REQUIREMENTS, P-10.3-E01 to E14; the servers' ids are theirs to choose.
 WORKED = [

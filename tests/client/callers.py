@@ -13,11 +13,11 @@ import httpx
 import httpx2
 import requests
 
+from tests.patience import PATIENCE_S
 from twophp.client import AsyncTwoPhaseTransport, Reconciliation, TwoPhaseTransport
 from twophp.client.requests import TwoPhaseAdapter
 
 KINDS = ("httpx", "httpx2", "httpx async", "httpx2 async", "requests")
-PATIENCE_S = 60  # A loaded machine is no lost answer.
 LIBRARIES = {"httpx": httpx, "httpx2": httpx2}
 
 

@@ -18,6 +18,7 @@ from starlette.routing import Mount
 from tests.client.callers import HandTime, Losing, caller, settings
 from tests.client.shop import Shop, committed, pair, served, shop
 from tests.delivery.tls_server import Authority
+from tests.patience import PATIENCE_S
 from twophp.asgi import Outgoing
 from twophp.client import Advice, CallbackReceiver, Evidence, PhaseError, classify
 from twophp.client.ledger import CALLBACK
@@ -131,7 +132,7 @@ def delivered(folder: Path, said: Acknowledgement, known: str = "", signed: str 
         headers = sign("w-1", body, secrets=[read_secret(signed)], now=system_clock()) if signed else ()
         async with receiving(folder, [known] if known else []) as receiver:
             transport = httpx2.ASGITransport(app=receiver)
-            async with httpx2.AsyncClient(transport=transport) as http:
+            async with httpx2.AsyncClient(transport=transport, timeout=PATIENCE_S) as http:
                 answer = await http.post(
                     f"https://checkout.example/2php/callback/{token}",
                     content=wrong.get("body", body),

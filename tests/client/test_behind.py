@@ -13,9 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.client.callers import KINDS, PATIENCE_S, caller, settings
+from tests.client.callers import KINDS, caller, settings
 from tests.client.shop import Shop, committed, ledger
 from tests.client.test_reconciler import ROOT, Later
+from tests.patience import PATIENCE_S
 from twophp.client import AsyncTwoPhaseTransport, TwoPhaseTransport, calling, write_behind
 from twophp.core.call_commands import ServerReply
 from twophp.core.call_machine import CallDecision
@@ -74,7 +75,9 @@ def test_it_goes_by_itself_when_nobody_comes_by(orders: Shop, tmp_path: Path, wr
 @pytest.mark.req("P-10.2-a")
 def test_it_goes_by_itself_in_a_loop_too(orders: Shop, tmp_path: Path, written: threading.Event) -> None:
     async def call() -> list[str]:
-        async with httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**settings(tmp_path))) as http:
+        async with httpx2.AsyncClient(
+            transport=AsyncTwoPhaseTransport(**settings(tmp_path)), timeout=PATIENCE_S
+        ) as http:
             await http.post(f"{orders.url}/orders")
             assert await asyncio.to_thread(written.wait, PATIENCE_S)
             return phases(tmp_path)
@@ -162,7 +165,10 @@ def test_what_could_not_be_written_is_said_and_found_out_later(
     transport = TwoPhaseTransport(**settings(tmp_path, clock=clock))
     here = transport._machinery._handles.here
     assert here is not None
-    with httpx2.Client(transport=transport) as http, caplog.at_level(logging.WARNING, "twophp.client"):
+    with (
+        httpx2.Client(transport=transport, timeout=PATIENCE_S) as http,
+        caplog.at_level(logging.WARNING, "twophp.client"),
+    ):
         said = http.post(f"{orders.url}/orders", json={"item": 1}).extensions["twophp"]
         here._handle._capacity = 0  # Its queue is full.
         here.flush()

@@ -25,6 +25,7 @@ from urllib3 import Retry
 from tests.client.callers import Caller, HandTime, Said, caller, settings
 from tests.client.cutting import GREETING, Answer, Origin, Step, origin
 from tests.client.shop import pair
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
 from twophp.client.requests import TwoPhaseAdapter
 from twophp.stores.clock import system_clock
@@ -218,7 +219,10 @@ def test_a_caller_that_streams_hears_of_a_break_where_it_reads(tmp_path: Path) -
             with pytest.raises(PhaseError, match="broke off"):
                 list(http._send("POST", url, data=b"3", stream=True).raw)
         server.cuts = {"phase_1": [100_000]}
-        with httpx2.Client(transport=transport(tmp_path)) as client, client.stream("POST", url, content=b"4") as said:
+        with (
+            httpx2.Client(transport=transport(tmp_path), timeout=PATIENCE_S) as client,
+            client.stream("POST", url, content=b"4") as said,
+        ):
             assert said.status_code == 201
             with pytest.raises(PhaseError, match="broke off"):
                 b"".join(said.iter_raw())
@@ -232,14 +236,17 @@ def test_a_plain_servers_stream_is_read_as_it_comes(tmp_path: Path) -> None:
             said = http._send("POST", url, data=b"1", stream=True)
             assert next(said.iter_lines()) == b"data: 1"
             said.close()
-        with httpx2.Client(transport=transport(tmp_path)) as client, client.stream("POST", url) as answer:
+        with (
+            httpx2.Client(transport=transport(tmp_path), timeout=PATIENCE_S) as client,
+            client.stream("POST", url) as answer,
+        ):
             assert next(answer.iter_lines()) == "data: 1"
         asyncio.run(first_line(url, tmp_path))
 
 
 async def first_line(url: str, folder: Path) -> None:
     made = AsyncTwoPhaseTransport(**settings(folder))
-    async with httpx.AsyncClient(transport=made) as client, client.stream("POST", url) as answer:
+    async with httpx.AsyncClient(transport=made, timeout=PATIENCE_S) as client, client.stream("POST", url) as answer:
         assert await anext(answer.aiter_lines()) == "data: 1"
 
 

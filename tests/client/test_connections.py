@@ -10,8 +10,9 @@ import httpx2
 import pytest
 import trio
 
-from tests.client.callers import PATIENCE_S, Losing, caller, settings
+from tests.client.callers import Losing, caller, settings
 from tests.client.shop import served
+from tests.patience import PATIENCE_S
 from twophp.client import AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport
 from twophp.client.ledger import Ledger
 from twophp.core.call_commands import ServerReply
@@ -123,12 +124,14 @@ class AsyncNoting(httpx2.AsyncBaseTransport):
 
 def test_a_given_transport_is_entered_and_left_with_ours(tmp_path: Path) -> None:
     one, other, awaited = Noting(), Noting(), AsyncNoting()
-    with httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path, transport=one))):
+    with httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path, transport=one)), timeout=PATIENCE_S):
         assert one.events == ["enter"]
-    httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path, transport=other))).close()
+    httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path, transport=other)), timeout=PATIENCE_S).close()
 
     async def enter() -> None:
-        async with httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**settings(tmp_path, transport=awaited))):
+        async with httpx2.AsyncClient(
+            transport=AsyncTwoPhaseTransport(**settings(tmp_path, transport=awaited)), timeout=PATIENCE_S
+        ):
             assert awaited.events == ["enter"]
 
     asyncio.run(enter())
@@ -138,7 +141,7 @@ def test_a_given_transport_is_entered_and_left_with_ours(tmp_path: Path) -> None
 def test_under_trio_a_two_phase_call_is_a_clear_error(tmp_path: Path) -> None:
     async def call() -> None:
         transport = AsyncTwoPhaseTransport(**settings(tmp_path))
-        http = httpx2.AsyncClient(transport=transport)
+        http = httpx2.AsyncClient(transport=transport, timeout=PATIENCE_S)
         await http.post("http://127.0.0.1:9/orders")
 
     with pytest.raises(ConfigError) as raised:

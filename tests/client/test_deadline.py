@@ -11,6 +11,7 @@ import pytest
 
 from tests.client.callers import Caller, Forgetful, HandTime, Losing, caller, settings
 from tests.client.shop import Heard, Shop, committed, ledger, pair, shop
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, PhaseError, Reconciliation, TwoPhaseTransport, calling
 from twophp.core.intent import Phase
 from twophp.stores.clock import system_clock
@@ -133,7 +134,7 @@ def test_without_a_durable_row_nothing_is_confirmed(orders: Shop, tmp_path: Path
 
     net = Losing(after)
     transport = TwoPhaseTransport(**settings(tmp_path, transport=net))
-    client = httpx2.Client(transport=transport)
+    client = httpx2.Client(transport=transport, timeout=PATIENCE_S)
     with pytest.raises(PhaseError) as raised:
         client.post(f"{orders.url}/orders")
     client.close()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.client.callers import caller, settings
 from tests.client.shop import MUTATIONS, Shop, pair
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, PhaseError, TwoPhaseTransport, calling
 from twophp.core.intent import Phase
 
@@ -147,7 +148,7 @@ def test_a_body_that_is_not_in_memory_is_sent_whole(orders: Shop, tmp_path: Path
 def test_the_final_answer_is_a_stream_where_one_is_wanted(orders: Shop, tmp_path: Path) -> None:
     transport = TwoPhaseTransport(**settings(tmp_path))
     with (
-        httpx2.Client(transport=transport) as client,
+        httpx2.Client(transport=transport, timeout=PATIENCE_S) as client,
         client.stream("POST", f"{orders.url}/orders", json={}) as response,
     ):
         assert not response.is_stream_consumed

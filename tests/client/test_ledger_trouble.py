@@ -12,6 +12,7 @@ import pytest
 
 from tests.client.callers import Losing, settings
 from tests.client.shop import Shop, served
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
 from twophp.core.errors import StoreUnavailable
 
@@ -36,7 +37,7 @@ def test_named_calls_go_on_when_the_disk_is_back(orders: Shop, tmp_path: Path) -
         with calling(client_correlation_id=name):
             return http.post(f"{orders.url}/orders", json={}).extensions["twophp"]["phase"]
 
-    with httpx2.Client(transport=transport) as http:
+    with httpx2.Client(transport=transport, timeout=PATIENCE_S) as http:
         with pytest.MonkeyPatch.context() as trouble:
             trouble.setattr(here._handle._writer, "_sync", no_disk)
             trouble.setattr("twophp.stores.sqlite.blocking.open_connection", no_file)
@@ -55,7 +56,7 @@ def test_named_calls_of_tasks_go_on_when_the_disk_is_back(orders: Shop, tmp_path
             with calling(client_correlation_id=name):
                 return (await http.post(f"{orders.url}/orders", json={})).extensions["twophp"]["phase"]
 
-        async with httpx2.AsyncClient(transport=transport) as http:
+        async with httpx2.AsyncClient(transport=transport, timeout=PATIENCE_S) as http:
             store: Any = transport._machinery._ledger.store  # type: ignore[union-attr]
             with pytest.MonkeyPatch.context() as trouble:
                 trouble.setattr(store._writer, "_sync", no_disk)
@@ -76,7 +77,7 @@ def test_what_cannot_be_tidied_up_ends_no_heartbeat(
 
     monkeypatch.setattr("twophp.client.ledger.purge", broken)
     transport = TwoPhaseTransport(**settings(tmp_path))
-    with httpx2.Client(transport=transport) as http:
+    with httpx2.Client(transport=transport, timeout=PATIENCE_S) as http:
         assert http.post(f"{orders.url}/orders", json={}).extensions["twophp"]["phase"] == "COMMITTED"
         assert not transport._machinery._ledger._heart.done()
     assert "rows could not be purged: of no kind" in caplog.text
@@ -85,7 +86,7 @@ def test_what_cannot_be_tidied_up_ends_no_heartbeat(
 def test_a_ledger_whose_heartbeat_was_cancelled_can_be_closed(orders: Shop, tmp_path: Path) -> None:
     async def ended() -> None:
         transport = AsyncTwoPhaseTransport(**settings(tmp_path))
-        async with httpx2.AsyncClient(transport=transport) as http:
+        async with httpx2.AsyncClient(transport=transport, timeout=PATIENCE_S) as http:
             await http.post(f"{orders.url}/orders", json={})
             assert transport._machinery._ledger is not None
             transport._machinery._ledger._heart.cancel()  # As a framework does that cancels all tasks, then closes.
@@ -115,7 +116,11 @@ def test_a_note_that_cannot_be_let_go_of_is_no_reason_to_call_again(unsent: bool
 
     net = Unsent(away) if unsent else Losing(away)
     transport = TwoPhaseTransport(**settings(tmp_path, transport=net, callback=CALLBACK))
-    with served(plain) as server, httpx2.Client(transport=transport) as http, pytest.raises(PhaseError) as raised:
+    with (
+        served(plain) as server,
+        httpx2.Client(transport=transport, timeout=PATIENCE_S) as http,
+        pytest.raises(PhaseError) as raised,
+    ):
         http.post(f"{server.url}/orders", json={})
     assert (raised.value.code, raised.value.advice) == ("ledger_unavailable", Advice.WAIT)
 

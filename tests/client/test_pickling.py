@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import requests
 
-from tests.client.callers import PATIENCE_S, settings
+from tests.client.callers import settings
 from tests.client.shop import Shop, committed
+from tests.patience import PATIENCE_S
 from twophp.client.requests import TwoPhaseAdapter
 from twophp.core.errors import ConfigError
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.client.callers import KINDS, HandTime, Losing, caller, settings
 from tests.client.shop import Shop, committed, ledger, pair, shop
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, PhaseError, TwoPhaseTransport, calling
 from twophp.core.intent import Phase
 from twophp.stores.clock import system_clock
@@ -166,7 +167,7 @@ def test_who_was_overtaken_does_not_give_up_what_another_confirmed(orders: Shop,
         return decision
 
     here.record = stopped_after_the_row  # type: ignore[method-assign, assignment]
-    with httpx2.Client(transport=transport) as http:
+    with httpx2.Client(transport=transport, timeout=PATIENCE_S) as http:
         response = http.post(f"{orders.url}/orders")
     assert response.extensions["twophp"]["phase"] == "COMMITTED"
     assert orders.runs == ["POST /orders"]

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from tests.asgi_frameworks.serving import Served, wrapped
 from tests.client.callers import Caller, caller, settings
 from tests.client.shop import Heard, Shop, served, tapped
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, PhaseError, TwoPhaseTransport, calling
 from twophp.client.requests import TwoPhaseAdapter
 
@@ -163,7 +164,9 @@ def test_a_named_call_that_was_redirected_is_made_again_as_the_same(kind: str, o
 def test_a_request_that_is_sent_twice_is_two_calls(orders: Shop, tmp_path: Path) -> None:
     with behind(orders, tmp_path, 307, "/orders") as (server, _door):
         url = f"{server.url}/old/orders"
-        with httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path)), follow_redirects=True) as http:
+        with httpx2.Client(
+            transport=TwoPhaseTransport(**settings(tmp_path)), follow_redirects=True, timeout=PATIENCE_S
+        ) as http:
             request = http.build_request("POST", url, json={})
             assert [http.send(request).status_code for _ in range(2)] == [200, 200]
         with requests.Session() as session:
@@ -176,7 +179,7 @@ def test_a_request_that_is_sent_twice_is_two_calls(orders: Shop, tmp_path: Path)
 @pytest.mark.req("A-109")
 def test_the_next_request_of_an_answer_goes_on_with_the_call(orders: Shop, tmp_path: Path) -> None:
     with behind(orders, tmp_path, 307, "/orders") as (server, door):
-        with httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path))) as http:
+        with httpx2.Client(transport=TwoPhaseTransport(**settings(tmp_path)), timeout=PATIENCE_S) as http:
             moved = http.post(f"{server.url}/old/orders", json={})
             assert moved.next_request is not None
             assert http.send(moved.next_request).status_code == 200

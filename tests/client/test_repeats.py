@@ -16,6 +16,7 @@ import tenacity
 from tests.client.callers import KINDS, HandTime, Said, caller, settings
 from tests.client.cutting import GREETING, Answer, Origin, Step, origin
 from tests.client.foreign import LOST, answer, foreign
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, calling, repeats
 from twophp.stores.clock import system_clock
 
@@ -108,7 +109,7 @@ def test_a_bare_retry_of_a_task_makes_one_call(library: Any, tmp_path: Path) -> 
 def test_a_time_limit_around_a_call_ends_the_waiting_and_not_the_call(tmp_path: Path) -> None:
     async def run(server: Origin) -> tuple[str, str]:
         made = AsyncTwoPhaseTransport(**settings(tmp_path, require_2php=True, reconcile_every_s=None, lease_s=0.2))
-        async with httpx2.AsyncClient(transport=made) as http:
+        async with httpx2.AsyncClient(transport=made, timeout=PATIENCE_S) as http:
             server.cuts = {"phase_2": [0] * 3}  # It pauses before it asks again.
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):

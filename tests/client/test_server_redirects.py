@@ -10,6 +10,7 @@ import pytest
 
 from tests.client.callers import caller
 from tests.client.shop import Shop
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, PhaseError, calling
 
 
@@ -17,7 +18,7 @@ from twophp.client import Advice, PhaseError, calling
 def test_a_plain_client_that_follows_redirects_makes_one_order(orders: Shop) -> None:
     """Starlette redirects a trailing slash with 307: such a call was COMMITTED with nothing done."""
     headers = {"DTT-2PHP-Enabled": "true", "DTT-2PHP-Auto-Confirm": "true", "DTT-2PHP-Client-Correlation-ID": "c-1"}
-    with httpx.Client(follow_redirects=True) as http:
+    with httpx.Client(follow_redirects=True, timeout=PATIENCE_S) as http:
         made = http.post(f"{orders.url}/orders/", json={"sku": 1}, headers=headers)
     assert (made.status_code, len(made.history), orders.runs) == (201, 1, ["POST /orders"])
     assert sorted(row.phase for row in orders.rows()) == ["COMMITTED", "FAILED"]

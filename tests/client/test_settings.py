@@ -15,9 +15,10 @@ import httpx
 import httpx2
 import pytest
 
-from tests.client.callers import PATIENCE_S, Forgetful, caller, settings
+from tests.client.callers import Forgetful, caller, settings
 from tests.client.shop import Shop, served
 from tests.delivery.tls_server import Authority
+from tests.patience import PATIENCE_S
 from twophp.client import Advice, AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
 from twophp.core.errors import ConfigError, StoreUnavailable
 from twophp.wire.targets import target_of
@@ -209,7 +210,7 @@ except KeyboardInterrupt:
 def test_closing_lets_go_of_everything_and_twice_is_once(orders: Shop, tmp_path: Path) -> None:
     before = set(threading.enumerate())
     transport = TwoPhaseTransport(**settings(tmp_path, reconcile_every_s=60.0))
-    client = httpx2.Client(transport=transport)
+    client = httpx2.Client(transport=transport, timeout=PATIENCE_S)
     client.post(f"{orders.url}/orders")
     names = {"twophp-checkout", "twophp-reconciler"}  # The service is in this process, too, and has others.
     own = {thread for thread in set(threading.enumerate()) - before if thread.name in names}
@@ -217,7 +218,7 @@ def test_closing_lets_go_of_everything_and_twice_is_once(orders: Shop, tmp_path:
     client.close()
     transport.close()
     assert not own & set(threading.enumerate())
-    with pytest.raises(StoreUnavailable), httpx2.Client(transport=transport) as again:
+    with pytest.raises(StoreUnavailable), httpx2.Client(transport=transport, timeout=PATIENCE_S) as again:
         again.post(f"{orders.url}/orders")
 
 
@@ -228,7 +229,7 @@ def test_an_asynchronous_transport_that_is_closed_stays_closed(orders: Shop, tmp
         await asyncio.sleep(0)  # It has begun.
         await transport.aclose()
         await opening
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=PATIENCE_S) as http:
             http._transport = transport
             with pytest.raises(StoreUnavailable) as raised:
                 await http.post(f"{orders.url}/orders")
@@ -245,7 +246,7 @@ def test_an_asynchronous_transport_belongs_to_one_loop(orders: Shop, tmp_path: P
         await client.post(f"{orders.url}/orders")
 
     with asyncio.Runner() as one, asyncio.Runner() as other:
-        client = httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**settings(tmp_path)))
+        client = httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**settings(tmp_path)), timeout=PATIENCE_S)
         one.run(post(client))
         with pytest.raises(ConfigError) as raised:
             other.run(post(client))

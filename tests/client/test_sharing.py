@@ -15,9 +15,10 @@ import httpx2
 import pytest
 import requests
 
-from tests.client.callers import PATIENCE_S, caller, settings
+from tests.client.callers import caller, settings
 from tests.client.shop import Shop, committed
 from tests.client.test_reconciler import LEASE_OVER_MS, Later, crashed
+from tests.patience import PATIENCE_S
 from twophp.client import AsyncTwoPhaseTransport, CallbackReceiver, TwoPhaseTransport
 from twophp.client.requests import TwoPhaseAdapter
 from twophp.client.sharing import Visitor, Visits
@@ -134,7 +135,9 @@ def test_what_a_transport_did_is_durable_when_it_is_closed(kind: str, orders: Sh
             await work
 
     async def post() -> None:
-        async with httpx2.AsyncClient(transport=AsyncTwoPhaseTransport(**settings(tmp_path))) as http:
+        async with httpx2.AsyncClient(
+            transport=AsyncTwoPhaseTransport(**settings(tmp_path)), timeout=PATIENCE_S
+        ) as http:
             await http.post(f"{orders.url}/orders", json={})
         assert [row[-1] for row in committed(tmp_path / "checkout.db")] == ["COMMITTED"]
 
@@ -257,7 +260,7 @@ def test_those_that_disagree_about_the_ledger_do_not_share_it(tmp_path: Path) ->
 def test_ledgers_in_memory_are_each_transports_own(orders: Shop, tmp_path: Path) -> None:
     one, other = (TwoPhaseTransport(**settings(tmp_path, ledger="memory:", source=name)) for name in ("one", "other"))
     for transport in (one, other):
-        with httpx.Client(transport=transport) as http:
+        with httpx.Client(transport=transport, timeout=PATIENCE_S) as http:
             assert http.post(f"{orders.url}/orders").extensions["twophp"]["phase"] == "COMMITTED"
 
 

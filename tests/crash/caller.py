@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-PATIENCE_S: Final = 60
+from tests.patience import PATIENCE_S
+
 TRIES: Final = 40
 OPT_IN: Final = "DTT-2PHP-Enabled: true"
 NOT_YET: Final = frozenset({202, 409, 429, 503})

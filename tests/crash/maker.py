@@ -25,6 +25,7 @@ import uvloop
 
 from tests.crash.life import Errand, Life, Link, Order
 from tests.crash.service import Service
+from tests.patience import PATIENCE_S
 from tests.storm.chain import link_app
 from tests.storm.errands import run_errand
 from twophp.asgi.messages import App
@@ -32,7 +33,6 @@ from twophp.stores.sqlite.new_file import left_by
 from twophp.stores.sqlite.sql import migrations
 
 PR_SET_PDEATHSIG: Final = 1
-PATIENCE_S: Final = 30
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
 IMPORTED: Final = (httptools, uvloop)  # So that no server has to.
 

@@ -14,6 +14,7 @@ from tests.crash import caller, remains
 from tests.crash.caller import Answer, Connection
 from tests.crash.life import DELTA_MS, LATER_MS, TTL_MS, Life
 from tests.crash.rig import Rig
+from tests.patience import PATIENCE_S
 from twophp.core.intent import Phase
 
 SEED: Final = 2
@@ -23,7 +24,6 @@ MOST_ANSWERS: Final = 120  # A life ends after that many at the latest, or the l
 LONGEST_S: Final = 0.35
 EVERY: Final = 2  # Every other life sees a few answers, however slow the machine is.
 FEW: Final = 6
-PATIENCE_S: Final = 60
 REPLAYED: Final = 0.2  # How often, after a call, an old one is replayed.
 
 Kind: TypeAlias = Literal["standard", "auto_confirm", "walks_away"]

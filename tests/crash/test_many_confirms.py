@@ -10,9 +10,10 @@ from typing import Final
 import pytest
 
 from tests.crash import caller, remains
-from tests.crash.caller import PATIENCE_S, Answer, Connection
+from tests.crash.caller import Answer, Connection
 from tests.crash.life import Life
 from tests.crash.rig import Rig
+from tests.patience import PATIENCE_S
 from twophp.core.intent import Phase
 
 CONFIRMS: Final = 1_000

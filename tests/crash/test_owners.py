@@ -15,11 +15,12 @@ from tests.crash import caller, remains
 from tests.crash.caller import Answer, Connection
 from tests.crash.life import LATER_MS, Life
 from tests.crash.rig import Rig
+from tests.patience import PATIENCE_S
 from twophp.core.intent import Phase
 
 CLIENT: Final = "client-1"
 LONG_LEASE_MS: Final = 600_000  # Nobody here waits for its end.
-BOUND_S: Final = 20.0
+BOUND_S: Final = PATIENCE_S
 
 
 def at_the_gate(rig: Rig, folder: Path, **told: Any) -> tuple[Life, int]:

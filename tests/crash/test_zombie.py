@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from tests.crash import caller, remains
-from tests.crash.caller import PATIENCE_S, Answer, Connection
+from tests.crash.caller import Answer, Connection
 from tests.crash.life import LATER_MS, Life
 from tests.crash.rig import Rig
+from tests.patience import PATIENCE_S
 
 CLIENT: Final = "client-1"
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.delivery.tls_server import Behaviour, read_request
+from tests.patience import PATIENCE_S
 from twophp.core import phase
 from twophp.core.entry import Writer
 from twophp.core.intent import Intent, Mode, Phase
@@ -28,7 +29,7 @@ SERVICE = "orders"
 POLICY = Policy.standard()
 VAULT = AesGcmVault(KeyRing({"k": bytes(32)}, "k"))
 WRITER = Writer(source=SERVICE, service_ledger_id="00000000-0000-4000-8000-000000000001")
-GUARD_S = 30.0
+GUARD_S = PATIENCE_S
 """Longer than any test runs. Only what would hang for ever meets it."""
 
 

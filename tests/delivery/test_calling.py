@@ -8,11 +8,12 @@ import threading
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from twophp.delivery.calling import AT_A_TIME, Caller
 
 pytestmark = pytest.mark.anyio
 
-GUARD_S = 60
+GUARD_S = PATIENCE_S
 
 
 class Hanging:

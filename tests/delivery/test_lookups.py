@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from twophp.delivery.egress import MOST_EACH, Lookups
 
 pytestmark = pytest.mark.anyio
@@ -35,11 +36,11 @@ async def test_slow_names_of_one_principal_take_its_own_share_only() -> None:
     lookups = Lookups(names)
     mallory = [asyncio.create_task(_gathered(lookups, "mallory", f"slow{n}.example")) for n in range(50)]
     await names.is_busy.wait()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert await lookups.of("alice")("client.example", 443) == ["93.184.216.34"]
     assert names.asked == [*(f"slow{n}.example" for n in range(MOST_EACH)), "client.example"]
     names.let_go.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*mallory)
     assert len(names.asked) == 51
     assert not lookups._shares, "nothing is kept of a principal who has nothing under way"
@@ -75,7 +76,7 @@ async def test_who_stops_waiting_for_a_turn_leaves_nothing_behind() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     assert len(asyncio.all_tasks()) == before
     names.let_go.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*holding)
         assert await lookups.of("mallory")("client.example", 443) == ["93.184.216.34"]
     assert not lookups._shares
@@ -89,7 +90,7 @@ async def test_one_name_is_looked_up_once_for_all_who_wait_for_it() -> None:
     await asyncio.sleep(0)  # All of them wait.
     await asyncio.sleep(0)
     names.let_go.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert await asyncio.gather(*waiting) == [["93.184.216.34"]] * 5
     assert names.asked == ["slow.example"]
 

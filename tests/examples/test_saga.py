@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.tour import PATIENCE_S, tour
+from tests.examples.tour import tour
+from tests.patience import PATIENCE_S
 
 SERVICES = {"flights": 8031, "hotels": 8032, "trips": 8033}
 

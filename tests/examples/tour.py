@@ -19,10 +19,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from tests.patience import PATIENCE_S
 from tests.postgres import free_port
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
-PATIENCE_S: Final = 60  # A loaded machine is no failure.
 COMMANDS: Final = {
     "python": [sys.executable],
     "twophp": [sys.executable, "-m", "twophp.cli"],

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.obligations.walk import Walk, acting
+from tests.patience import PATIENCE_S
 from twophp.obligations import BudgetExhausted, Effect, ObligationError, ObligationTracker
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120
 BUDGET = 20
 
 

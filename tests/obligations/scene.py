@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from twophp.obligations import AuditLine, Effect, ObligationError, ObligationTracker
 from twophp.stores.testing.scene import T0, HandClock
 
 STORES = ("memory", "sqlite", "postgresql")
 KEYS = "one:" + "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s="
 TIMEOUT_MS = 30_000
-GUARD_S = 30.0
+GUARD_S = PATIENCE_S
 """Longer than any test runs. Only what would hang for ever meets it."""
 
 __all__ = ["GUARD_S", "STORES", "T0", "TIMEOUT_MS", "HandClock", "Scene", "Sink", "codes", "refused"]

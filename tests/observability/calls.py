@@ -11,6 +11,7 @@ from uuid import UUID
 
 import httpx
 
+from tests.patience import PATIENCE_S
 from twophp import Policy, anonymous
 from twophp.asgi import TwoPhaseMiddleware
 
@@ -60,7 +61,7 @@ def calling(
         settings: dict[str, Any] = {"policies": POLICIES, "allow_insecure": True, "identify": anonymous} | more
         two_phase = TwoPhaseMiddleware(app, service="shop", store=f"sqlite:///{folder}/shop.db", **settings)
         transport = httpx.ASGITransport(two_phase)
-        async with httpx.AsyncClient(transport=transport, base_url="http://shop.test") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop.test", timeout=PATIENCE_S) as http:
             await scenario(Caller(http), two_phase)
         await two_phase.stop()
 

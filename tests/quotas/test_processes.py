@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
 from tests.quotas.counting import counted_and_open
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60
 
 
 def worker(path: str, name: str, tries: int = 0) -> subprocess.Popen[str]:

@@ -12,14 +12,13 @@ from typing import Any
 import apsw
 import pytest
 
+from tests.patience import PATIENCE_S
 from twophp.client import TwoPhaseTransport
 from twophp.core.errors import Refused, StoreUnavailable
 from twophp.obligations import ObligationTracker
 from twophp.registrar import Registrar
 from twophp.stores import portal as portals
 from twophp.stores.portal import Portal
-
-PATIENCE_S = 30
 
 
 async def doubled(number: int) -> int:

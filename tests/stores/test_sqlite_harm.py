@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tests.patience import PATIENCE_S
 from tests.stores.orders import LEDGER_ID
 from twophp.core.errors import ConstraintViolation, StoreError
 from twophp.core.intent import Intent, by_logical_key
@@ -186,7 +187,7 @@ def test_a_writer_that_was_cancelled_before_it_began_is_followed_by_another(path
             await cleaning
         await queued
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
 # What is known.

@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx2
 
 from tests.crash.life import Errand
+from tests.patience import PATIENCE_S
 from twophp.client import AsyncTwoPhaseTransport, PhaseError, TwoPhaseTransport, calling
 from twophp.stores.clock import system_clock
 
@@ -42,7 +43,7 @@ async def run_errand(errand: Errand) -> None:
         if errand.only_reconciles:
             await settle_everything(transport)
             return
-        async with httpx2.AsyncClient(transport=transport, timeout=30) as http, asyncio.TaskGroup() as group:
+        async with httpx2.AsyncClient(transport=transport, timeout=PATIENCE_S) as http, asyncio.TaskGroup() as group:
             for number in range(CALLERS):
                 group.create_task(call_on(errand, http, number))
 
@@ -76,7 +77,7 @@ async def _call(errand: Errand, http: httpx2.AsyncClient, name: str) -> None:
 
 def run_blocking(errand: Errand) -> None:
     transport = TwoPhaseTransport(**settings_of(errand))
-    with httpx2.Client(transport=transport, timeout=30) as http, ThreadPoolExecutor(CALLERS) as threads:
+    with httpx2.Client(transport=transport, timeout=PATIENCE_S) as http, ThreadPoolExecutor(CALLERS) as threads:
         list(threads.map(lambda number: call_on_blocking(errand, http, number), range(CALLERS)))
 
 

@@ -17,6 +17,7 @@ import pytest
 from tests.crash import remains
 from tests.crash.life import LATER_MS, Errand, Life
 from tests.crash.rig import Rig
+from tests.patience import PATIENCE_S
 from twophp.core.entry import LedgerEntry
 from twophp.core.intent import SETTLED, UNCONFIRMED, Phase
 from twophp.core.pairing import Verdict, pair_up
@@ -30,7 +31,6 @@ VICTIMS: Final = (("client",), ("server",), ("client", "server"))
 MOST_ANSWERS: Final = 30
 LONGEST_S: Final = 0.35
 EVERY: Final = 4  # Coprime to the number of victims, so that each of them dies at work.
-PATIENCE_S: Final = 30
 NEVER_RAN: Final = UNCONFIRMED | {Phase.ABANDONED}
 CLIENT_LATER_MS: Final = 1_100  # Past the lease of the last life.
 MOST_VISITS: Final = 20  # Well within the 30 s in which a call may be confirmed.

@@ -11,11 +11,12 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
 
 from tests.central.test_pages import NOW, hostile_call
+from tests.patience import PATIENCE_S
 from tools import looking, traffic
 from twophp.central.drawing.words import MINUTE_MS
 from twophp.central.ports import Role
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 1_000 * PATIENCE_S
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from tests.central.browser.sight import CONTRASTS, NAMELESS
 from tests.central.provider import AUDIENCE, CLIENT, provider
 from tests.central.served import central
 from tests.central.test_pages import HOSTILE, NOW, READING
+from tests.patience import PATIENCE_S
 from tools import looking, traffic
 from twophp.central.auth.oidc import Oidc, Provider
 from twophp.central.ingest.pull import management_token
@@ -155,7 +156,10 @@ def pulled_from(served: looking.Served, tmp_path: Path) -> Iterator[str]:
     service = wrapped(app, tmp_path, service="depot", management_token=token)
     with serving(service, lifespan="off") as running:
         headers = {"DTT-2PHP-Enabled": "true", "DTT-2PHP-Client-Correlation-ID": "0b9d4b1e-3a52-4c0e-9d52-0e4a1f6f7a11"}
-        assert httpx.post(f"{running.url}/crates", headers=headers, json={"crates": 2}).status_code == 200
+        assert (
+            httpx.post(f"{running.url}/crates", headers=headers, json={"crates": 2}, timeout=PATIENCE_S).status_code
+            == 200
+        )
         where = f"{running.url}{PULL_PATH}"
         served.run(served.store.register("depot", None, "token of depot", NOW, pull_url=where))
         yield headers["DTT-2PHP-Client-Correlation-ID"]

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from tests.asgi.driver import SERVER, STATE, Orders, Reply, serving
+from tests.patience import PATIENCE_S
 from tests.stores.postgres.proxy import proxied
 from tests.stores.postgres.replicas import KEYS
 from tests.stores.schemas import Schema
@@ -17,7 +18,6 @@ from twophp.core.policy import Policy
 from twophp.stores.postgres.verify import verify
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 120
 
 
 async def insist(ask: Callable[..., Awaitable[Reply]], *arguments: Reply | str) -> Reply:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.crash.caller import PATIENCE_S, Answer, Connection, client_id, confirm, register, request, server_id
+from tests.crash.caller import Answer, Connection, client_id, confirm, register, request, server_id
+from tests.patience import PATIENCE_S
 from tests.stores.postgres.replica import marks_of
 from tests.stores.postgres.replicas import Replicas
 from tests.stores.schemas import Schema

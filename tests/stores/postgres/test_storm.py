@@ -14,7 +14,8 @@ from typing import Final
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from tests.crash.caller import PATIENCE_S, Connection, confirm, register
+from tests.crash.caller import Connection, confirm, register
+from tests.patience import PATIENCE_S
 from tests.postgres import Server
 from tests.stores.postgres.load import INDETERMINATE, Load
 from tests.stores.postgres.replica import marks_of
