@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.patience import PATIENCE_S
 from twophp.client import TwoPhaseTransport
 
 ENABLED = {"DTT-2PHP-Enabled": "true"}
@@ -98,7 +99,7 @@ def test_our_own_client_needs_to_know_nothing_of_it(tmp_path: Path) -> None:
     with gunicorn(tmp_path, "flask_app", "--threads", "2") as url:
         ledger = f"sqlite:///{tmp_path}/client.db"
         with TwoPhaseTransport(ledger=ledger, source="checkout", allow_insecure=True) as transport:
-            http = httpx.Client(transport=transport)
+            http = httpx.Client(transport=transport, timeout=PATIENCE_S)
             answer = http.post(f"{url}/orders", json={"sku": "tea"})
             assert answer.extensions["twophp"]["phase"] == "COMMITTED"
             assert answer.json()["id"] == answer.extensions["twophp"]["client_correlation_id"]

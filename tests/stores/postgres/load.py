@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -40,18 +41,26 @@ class Load:
 
     async def caller(self, name: str) -> None:
         """One call after the other, until it is told to stop. What was begun is finished."""
+        async with self._connected() as connections:
+            while not self._ends.is_set():
+                call = Call(name=f"{name}-{len(self.calls)}")
+                self.calls.append(call)
+                registered = await self._insist(connections, _register(call.name))
+                assert registered.phase == "WAITING_CONFIRM"
+                call.server = registered.server_id
+                call.final = await self._insist(connections, _confirm(call))
+                self.told += 1
+                self._grew.set()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Sequence[Connection]]:
+        """One connection to each replica, closed however it ends."""
         connections = [Connection(port) for port in self._ports]
-        while not self._ends.is_set():
-            call = Call(name=f"{name}-{len(self.calls)}")
-            self.calls.append(call)
-            registered = await self._insist(connections, _register(call.name))
-            assert registered.phase == "WAITING_CONFIRM"
-            call.server = registered.server_id
-            call.final = await self._insist(connections, _confirm(call))
-            self.told += 1
-            self._grew.set()
-        for one in connections:
-            await one.close()
+        try:
+            yield connections
+        finally:
+            for one in connections:
+                await one.close()
 
     async def _insist(self, connections: Sequence[Connection], asked: bytes) -> Answer:
         while True:
@@ -86,17 +95,17 @@ class Load:
         calls = iter(self.calls)
 
         async def replaying() -> None:
-            connections = [Connection(port) for port in self._ports]
-            for call in calls:
-                assert call.final is not None
-                assert (await self._insist(connections, _register(call.name))).server_id == call.server
-                again = await self._insist(connections, _confirm(call))
-                said, says = ((one.status, one.phase, one.body) for one in (call.final, again))
-                assert says == said, call.name
-            for one in connections:
-                await one.close()
+            async with self._connected() as connections:
+                for call in calls:
+                    assert call.final is not None
+                    assert (await self._insist(connections, _register(call.name))).server_id == call.server
+                    again = await self._insist(connections, _confirm(call))
+                    said, says = ((one.status, one.phase, one.body) for one in (call.final, again))
+                    assert says == said, call.name
 
-        await asyncio.gather(*(replaying() for _ in self._ports))
+        async with asyncio.TaskGroup() as group:
+            for _ in self._ports:
+                group.create_task(replaying())
 
     def judge(self, marks: Sequence[str]) -> None:
         """No handler ran twice; each committed call ran; of what failed nobody knows."""
