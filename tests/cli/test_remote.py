@@ -14,7 +14,6 @@ import pytest
 
 from tests.central.rows import row
 from tests.cli.running import UNUSABLE, run
-from twophp.cli.remote import Remote
 from twophp.cli.sources import Watch
 from twophp.wire.rows import row_document
 
@@ -98,19 +97,6 @@ def test_nobody_there_and_plain_http_are_named() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     assert run("central", "services", url).stderr == f"error[delivery_failed]: {url} gave no answer: unreachable\n"
     assert "set TWOPHP_ALLOW_INSECURE=1" in run("central", "services", "http://central.example").stderr
-
-
-def test_a_row_that_arrives_meanwhile_is_in_its_own_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head is asked for after the rows: it used to be older than they, and the proof was one of nothing."""
-    asked: list[str] = []
-
-    def ask(_remote: Remote, _method: str, path: str, _document: object = None) -> object:
-        asked.append(path.partition("?")[0])
-        return {"rows": [{"sequence": 1}], "cursor": None, "size": 1, "root": "00" * 32, "sequence": 1}
-
-    monkeypatch.setattr(Remote, "ask", ask)
-    run("ledger", "prove", "some-id", "http://127.0.0.1:1")
-    assert asked == ["/v1/entries", "/v1/proofs/head", "/v1/proofs/inclusion/1"]
 
 
 def test_a_central_ledger_that_is_away_for_a_while_does_not_end_the_watch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ PLACES: Final = {
     "registrar": "twophp.cli.registrar",
     "serve": "twophp.cli.serve",
     "store": "twophp.cli.store",
+    "witness": "twophp.cli.witness",
 }
 
 

@@ -16,21 +16,26 @@ import msgspec
 from twophp.central.proof.merkle import HASH_BYTES, leaf_hash, verify_consistency, verify_inclusion
 from twophp.central.proof.verify import Noted
 from twophp.cli.output import FOUND, examples, note, print_json
-from twophp.cli.remote import Remote
+from twophp.cli.remote import BAD_ANSWER, STRANGER, Remote
 from twophp.core.errors import ConfigError, Refused, WireError
 from twophp.identity import notes
 from twophp.wire.rows import decode_rows
 
 
 def noted_head(text: str) -> Noted:
-    """Understand ``SIZE:ROOT``."""
+    """Understand ``SIZE:ROOT``, or a file with a signed head, as a witness keeps it."""
+    if Path(text).is_file():
+        said = notes.read(Path(text).read_text(encoding="utf-8"))
+        return Noted(said.size, said.root)
     size, _colon, root = text.partition(":")
     try:
         head = Noted(int(size), bytes.fromhex(root))
     except ValueError:
         head = Noted(-1, b"")
     if head.size < 0 or len(head.root) != HASH_BYTES:
-        raise ConfigError("a tree head is SIZE:ROOT, as `twophp ledger verify` prints it", code="bad_head")
+        raise ConfigError(
+            "a tree head is SIZE:ROOT, as `twophp ledger verify` prints it, or a file with one", code="bad_head"
+        )
     return head
 
 
@@ -65,8 +70,12 @@ def prove(ctx: click.Context, correlation_id: str, central: str, at: str | None)
     document = Remote(central).get("/v1/proofs/rows", correlation_id=correlation_id, at=at)
     if not document["proofs"]:
         raise Refused(f"no row has the id {correlation_id}{' in the head of then' if at else ''}", code="unknown_id")
+    try:
+        found = msgspec.convert(document, _Proofs)
+    except msgspec.ValidationError as error:
+        raise Refused(f"{STRANGER}: {error}", code=BAD_ANSWER) from error
     print_json(document)
-    _head, broken, _count = _judged(msgspec.convert(document, _Proofs), document["key"])
+    _head, broken, _count = _judged(found, document["key"])
     for words in broken:
         note(words)
     ctx.exit(FOUND if broken else 0)

@@ -69,6 +69,13 @@ class Remote:
         body = b"" if document is None else msgspec.json.encode(document)
         return _Document(_decoded(asyncio.run(self._answer(method, path, body))))
 
+    def text(self, path: str) -> str:
+        """The plain text at a path."""
+        try:
+            return asyncio.run(self._answer("GET", path, b"")).body.decode()
+        except UnicodeDecodeError as error:
+            raise Refused(STRANGER, code=BAD_ANSWER) from error
+
     async def packed(self, path: str, kind: type[T]) -> T:
         """The MessagePack document at a path."""
         answer = await self._answer("GET", path, b"")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as BadBase64
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final, Self
 
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from twophp.core.consistency import HASH_BYTES
+from twophp.core.consistency import HASH_BYTES, verify_consistency
 from twophp.core.errors import ConfigError, Refused
 from twophp.core.records import Instant
 
@@ -132,6 +133,16 @@ class Signer:
 
     def _line(self, signature: bytes) -> str:
         return f"{SIGNED_BY}{self.public.name} {b64encode(self.public.key_id + signature).decode()}\n"
+
+
+def broken_promise(last: Head, now: Head, path: Sequence[bytes]) -> str | None:
+    """How ``now`` breaks what ``last`` promised, a fork or a roll-back; None if it continues it.
+
+    ``path`` is the consistency proof that whoever signed both gave.
+    """
+    if now.size < last.size or now.number < last.number:
+        return "roll_back"
+    return None if verify_consistency(last.size, last.root, now.size, now.root, path) else "fork"
 
 
 def text_of(note: str) -> str:

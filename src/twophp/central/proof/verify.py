@@ -27,8 +27,8 @@ import msgspec
 
 from twophp.central.ports import Leaves, TreeHead
 from twophp.central.proof.folding import Fold
-from twophp.central.proof.merkle import BEFORE_LEAF, HASH_BYTES
-from twophp.core.errors import ConfigError
+from twophp.central.proof.merkle import BEFORE_LEAF, HASH_BYTES, TILE_WIDTH
+from twophp.core.errors import ConfigError, Refused
 from twophp.stores.named_sql import named
 
 FINDINGS_NAMED: Final = 100
@@ -116,6 +116,8 @@ class Verification:
 
     def take(self, page: Leaves) -> bool:
         """Look at a page; whether there are more."""
+        if page.first != self.wanted or (page.until - page.first) % TILE_WIDTH or page.until <= page.first:
+            raise Refused("the answer is not the central ledger's: these are other leaves", code="bad_answer")
         expected = max(0, min(page.until - 1, page.size) - page.first + 1)
         hashes = page.hashes[: expected * HASH_BYTES]
         found: list[Finding] = []
