@@ -95,7 +95,10 @@ def print_json(value: Any) -> None:
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr while it is a terminal; nothing otherwise, so logs stay readable."""
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    if not sys.stderr.isatty():  # A bar that is only disabled writes an empty line with rich 13 and 14.
+        yield lambda _done, _total: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
