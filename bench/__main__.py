@@ -20,7 +20,7 @@ import apsw
 import msgspec
 from rich.console import Console
 
-from bench import central, client, handshakes, obligations, own, peers, server, stall, stored, sweep, workers
+from bench import central, client, handshakes, obligations, own, peers, postgres, server, stall, stored, sweep, workers
 from bench.bars import judged
 from bench.tables import show
 from tools import docs
@@ -74,6 +74,7 @@ SECTIONS: dict[str, Callable[[Run], Any]] = {
     "client": lambda run: client.measure(run.folder, run.rounds, run.scale),
     "central": lambda run: central.measure(run.folder, run.rounds, run.scale),
     "own": lambda run: own.measure(run.folder, run.rounds, run.seconds, run.say),
+    "postgres": lambda run: postgres.measure(run.folder, run.rounds, run.seconds, run.say),
     "peers": lambda run: peers.measure(run.folder, run.rounds, run.seconds, run.say),
 }
 UNASKED = tuple(name for name in SECTIONS if name != "peers")

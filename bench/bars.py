@@ -102,7 +102,18 @@ def _of_files() -> Iterable[Bar]:
         yield Bar(f"{what} of one handshake", ("trace", "handshake", what), most, at_most=True, form="{:,.0f}")
 
 
-BARS = (*_of_rates(), *_of_costs(), *_of_files())
+def _of_postgres() -> Iterable[Bar]:
+    for way, said in WAYS_IN.items():
+        yield Bar(
+            f"PostgreSQL, Starlette, {said}: handshake ÷ bare", ("postgres", "handshakes", way, "ratio"), 0.15, 0.25
+        )
+    yield Bar("two workers ÷ one, on one PostgreSQL", ("postgres", "workers", "two_to_one"), 1.0)
+    yield Bar("four workers ÷ one, on one PostgreSQL", ("postgres", "workers", "four_to_one"), 1.0)
+    changes: Path = ("postgres", "changes", "ratio")
+    yield Bar("PostgreSQL, 64 callers ÷ one transaction each", changes, 7.0, 14.0, form="{:.1f}")
+
+
+BARS = (*_of_rates(), *_of_costs(), *_of_files(), *_of_postgres())
 
 
 def found_at(found: Any, path: Path) -> float | None:

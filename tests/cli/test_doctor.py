@@ -172,7 +172,7 @@ def test_a_central_ledgers_database_is_called_one(tmp_path: Path) -> None:
     _level, means, remedy = doctor(path)["store.schema"]
     assert "[central_database]" in means
     assert remedy == "use the service's own database"
-    for asked in ("pairs", "verify"):
+    for asked in ("pairs", "stalled"):
         assert run("ledger", asked, path).stderr.startswith(f"error[central_database]: {path}: is a central ledger's")
 
 
