@@ -5,10 +5,14 @@ PYTHON ?= python3
 BIN    := .venv/bin
 ARGS   ?=
 TIMES  ?= 10
+SEEDS  ?= 1000
+FROM   ?= 0
+EVENTS ?= 200
+BUG    ?=
 
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test stress lint bench trace docs screenshots coverage mutants pythons lowest dist lock clean
+.PHONY: help demo test stress lint bench simulate trace docs screenshots coverage mutants pythons lowest dist lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -36,6 +40,9 @@ lint: .venv/.ready ## Style, types and layers
 bench: .venv/.ready ## Measure every bar, and write bench/latest.json; ARGS="--quick", "--only server", "--peers"
 	@tools/need postgresql wrk $(if $(findstring peers,$(ARGS)),redis-server)
 	@$(BIN)/python -m bench $(ARGS)
+
+simulate: .venv/.ready ## Run seeds of the simulation; SEEDS=10000 FROM=0 EVENTS=200 BUG=name, ARGS="--trace"
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM) --events $(EVENTS) --bug "$(BUG)" $(ARGS)
 
 trace: .venv/.ready ## Count the calls, files and opcodes of one handshake; ARGS="--json" for a machine
 	@$(BIN)/python -m tools.trace $(ARGS)
