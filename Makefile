@@ -22,7 +22,7 @@ demo: .venv/.ready ## See it work
 	@$(BIN)/twophp demo --once $(ARGS)
 
 test: lint ## Lint, then every test; ARGS="tests/core -k name" narrows it
-	@tools/need git curl openssl node-express postgresql strace chromium
+	@tools/need git curl openssl node-express postgresql redis-server strace chromium
 	@$(BIN)/python -m compileall -q src tests # Where Python keeps no bytecode, each process of a test would compile all.
 	@echo "test: pytest $(ARGS)"
 	@$(BIN)/pytest -q -n 2 --dist worksteal $(ARGS)
@@ -38,7 +38,7 @@ lint: .venv/.ready ## Style, types and layers
 	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 
 bench: .venv/.ready ## Measure every bar, and write bench/latest.json; ARGS="--quick", "--only server", "--peers"
-	@tools/need postgresql wrk $(if $(findstring peers,$(ARGS)),redis-server)
+	@tools/need postgresql redis-server wrk
 	@$(BIN)/python -m bench $(ARGS)
 
 simulate: .venv/.ready ## Run seeds of the simulation; SEEDS=10000 FROM=0 EVENTS=200 BUG=name, ARGS="--trace"

@@ -20,7 +20,21 @@ import apsw
 import msgspec
 from rich.console import Console
 
-from bench import central, client, handshakes, obligations, own, peers, postgres, server, stall, stored, sweep, workers
+from bench import (
+    central,
+    client,
+    handshakes,
+    obligations,
+    own,
+    peers,
+    postgres,
+    redis,
+    server,
+    stall,
+    stored,
+    sweep,
+    workers,
+)
 from bench.bars import judged
 from bench.tables import show
 from tools import docs
@@ -68,6 +82,7 @@ SECTIONS: dict[str, Callable[[Run], Any]] = {
     "stored": lambda run: stored.measure(run.folder, run.rounds, run.seconds, run.stored, run.say),
     "sweep": lambda run: sweep.measure(run.folder, run.rounds, run.stored, run.say),
     "store": _store,
+    "redis": lambda run: redis.measure(run.folder, run.rounds, run.scale, run.say),
     "stall": lambda run: stall.measure(run.folder, run.rounds, run.seconds),
     "trace": _trace,
     "obligations": lambda run: obligations.measure(run.folder, run.rounds, run.scale),

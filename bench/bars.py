@@ -98,6 +98,7 @@ def _of_files() -> Iterable[Bar]:
     yield Bar("the store alone, 64 callers ÷ one transaction each", each, 10.0, form="{:.1f}")
     yield Bar("own transaction ÷ the same handler with a commit of its own", ("own", "own_ratio"), 0.5)
     yield Bar("own transaction ÷ the same handler without 2PHP", ("own", "plain_ratio"), 0.5)
+    yield Bar("Redis, 64 callers ÷ one change each", ("redis", "ratio"), 1.5, form="{:.1f}")
     for what, most in (("calls", 150), ("files", 18), ("opcodes", 4_000)):
         yield Bar(f"{what} of one handshake", ("trace", "handshake", what), most, at_most=True, form="{:,.0f}")
 

@@ -102,6 +102,12 @@ def _show_files(console: Console, found: dict[str, Any]) -> None:
             f"{stored['stored']:,} stored intents ({stored['file_mib']:,.0f} MiB): {stored['full_per_second']:,.0f} "
             f"handshakes per s, {stored['empty_per_second']:,.0f} on an empty file: ratio {stored['ratio']:.2f}"
         )
+    if "redis" in found:
+        redis = found["redis"]
+        console.print(
+            f"Redis, synced, {redis['callers']} callers: {redis['changes_per_second']:,.0f} changes per s, "
+            f"{redis['one_each_per_second']:,.0f} with a script for each change: ratio {redis['ratio']:.1f}"
+        )
     if "stall" in found:
         stall = found["stall"]
         console.print(

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.redis import KEYS, PREFIXES, redis_url
 from twophp.uvicorn import Protocol
+
+__all__ = ["redis_url"]
 
 TWICE = {
     f"tests.asgi.test_{name}"
@@ -20,9 +23,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a fresh store, of both kinds in turn."""
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a fresh store, of each kind in turn."""
+    if request.param == "redis":
+        monkeypatch.setenv("TWOPHP_KEYS", KEYS)
+        return f"{request.getfixturevalue('redis_url')}?prefix={next(PREFIXES)}"
     return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/shop.db"
 
 

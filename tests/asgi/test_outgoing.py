@@ -92,6 +92,7 @@ class Names:
 
 
 @pytest.mark.req("P-5.5.2-b", "A-65")
+@pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)  # A store on a server is called as well.
 async def test_a_request_is_answered_alike_whatever_is_behind_its_callback(store: str) -> None:
     """Else an answer would tell which names and addresses the inner network has. Each attempt to call judges them."""
     told = {}

@@ -113,7 +113,7 @@ def test_what_cannot_be_verified_is_one_line(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (UNUSABLE, "")
     assert result.stderr == f"error[no_such_database]: there is no database {tmp_path}/none.db\n"
     assert list(tmp_path.iterdir()) == []
-    unknown = run("ledger", "verify", "redis://here").stderr
+    unknown = run("ledger", "verify", "mysql://here").stderr
     assert unknown.startswith("error[unknown_store]: ")
     assert "memory:" not in unknown  # It would be refused next.
     assert "an empty name is no database" in run("ledger", "verify", "").stderr

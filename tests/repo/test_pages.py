@@ -18,7 +18,7 @@ SESSIONS = [page for page in PAGES if pages.has_session(page.read_text(encoding=
 @pytest.fixture
 def tools() -> None:
     """What the pages take for granted."""
-    for command in ("bash", "curl", "openssl"):
+    for command in ("bash", "curl", "openssl", "redis-server"):
         if shutil.which(command) is None:
             pytest.skip(f"needs {command}")
     if not (Path(sys.prefix) / "bin" / "activate").exists():

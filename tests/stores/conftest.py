@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.postgres import postgres_url
+from tests.redis import redis_cluster_url, redis_url
 from tests.stores.schemas import schema
 
-__all__ = ["postgres_url", "schema"]
+__all__ = ["postgres_url", "redis_cluster_url", "redis_url", "schema"]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

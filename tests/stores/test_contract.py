@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.redis import PREFIXES
 from tests.stores.schemas import Schema
 from twophp.stores.memory import MemoryStore
 from twophp.stores.postgres import PostgresStore
+from twophp.stores.redis import RedisStore
 from twophp.stores.sqlite import SQLiteStore
 from twophp.stores.testing import DURABLE, SHARED, SQL_STATEMENTS, OpenStore, StoreContract
 
@@ -35,6 +37,24 @@ class TestPostgreSQL(StoreContract):
     @pytest.fixture
     def open_store(self, schema: Schema) -> OpenStore:
         return lambda clock: PostgresStore(schema.url, clock=clock)
+
+
+class TestRedis(StoreContract):
+    capabilities = frozenset({DURABLE, SHARED})
+
+    @pytest.fixture
+    def open_store(self, redis_url: str) -> OpenStore:
+        prefix = next(PREFIXES)
+        return lambda clock: RedisStore(f"{redis_url}?prefix={prefix}", clock=clock)
+
+
+class TestRedisCluster(StoreContract):
+    capabilities = frozenset({DURABLE, SHARED})
+
+    @pytest.fixture
+    def open_store(self, redis_cluster_url: str) -> OpenStore:
+        prefix = next(PREFIXES)
+        return lambda clock: RedisStore(f"{redis_cluster_url}?prefix={prefix}", clock=clock)
 
 
 def test_without_pytest_the_contract_says_what_it_needs() -> None:

@@ -19,7 +19,7 @@ from twophp.stores.sqlite.connection import open_connection, schema_of
 from twophp.stores.sqlite.reading import holds_seals
 from twophp.stores.sqlite.verify import Progress, ProvenHead, Report
 from twophp.stores.sqlite.verify import verify as verify_file
-from twophp.stores.urls import POSTGRESQL, open_vault
+from twophp.stores.urls import POSTGRESQL, REDIS, open_vault
 
 
 @click.group(short_help="Look at ledgers: who called whom, with what outcome.")
@@ -46,6 +46,7 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
         "ledger verify sqlite:///orders.db --expect 42:9f86d081...",
         "ledger verify orders.db --open-seals",
         "ledger verify postgresql://orders@db.internal/orders",
+        "ledger verify redis://redis.internal/0",
         "ledger verify https://central.example --expect 42:9f86d081...",
         "ledger verify sqlite:///central.db --resume verify.state",
         "ledger verify --proof proof.json --key twophp-central-1f0e...",
@@ -95,7 +96,7 @@ def verify(
     if proof is not None and key is not None and not url_or_path:
         alone = Asked(url="", expect=expect, proof=proof, key=key, resume=None, quick=True, as_json=as_json)
         verify_central(ctx, alone)
-    database = url_or_path.startswith(("http://", "https://", *POSTGRESQL))
+    database = url_or_path.startswith(("http://", "https://", *POSTGRESQL, *REDIS))
     path = None if database else sqlite_path(url_or_path)
     if is_central(url_or_path, path):
         if open_seals:
@@ -116,7 +117,7 @@ def _verify_service(
     """Verify the ledger of a service or a client."""
     noted = ProvenHead.parse(expect[0]) if expect else None
     with progress_bar("verifying") as progress:
-        if url_or_path.startswith(POSTGRESQL):
+        if url_or_path.startswith((*POSTGRESQL, *REDIS)):
             report = _verify_database(url_or_path, noted, progress, open_seals=open_seals)
         else:
             path = sqlite_path(url_or_path)
@@ -130,10 +131,14 @@ def _verify_service(
 
 
 def _verify_database(url: str, noted: ProvenHead | None, progress: Progress, *, open_seals: bool) -> Report:
-    from twophp.stores.postgres.verify import verify as verify_database  # noqa: PLC0415 - It brings the driver.
-
     if open_seals:
         raise click.UsageError("--open-seals is for a ledger's file yet")
+    if url.startswith(REDIS):
+        from twophp.stores.redis.verify import verify as verify_server  # noqa: PLC0415 - It brings the driver.
+
+        return asyncio.run(verify_server(url, expect=noted, progress=progress))
+    from twophp.stores.postgres.verify import verify as verify_database  # noqa: PLC0415 - It brings the driver.
+
     return asyncio.run(verify_database(url, expect=noted, progress=progress))
 
 

@@ -116,6 +116,7 @@ def sqlite_path(url_or_path: str) -> str:
         return url_or_path
     where: StoreUrl = parse_store_url(url_or_path, supported=FILES)
     if where.kind != "sqlite":
-        why = f"{url_or_path} keeps nothing" if where.kind == "memory" else "this command reads no PostgreSQL yet"
+        kinds = {"memory": f"{url_or_path} keeps nothing", "redis": "this command reads no Redis yet"}
+        why = kinds.get(where.kind, "this command reads no PostgreSQL yet")
         raise click.UsageError(f"{why}; use {FILES}")
     return where.path

@@ -214,7 +214,7 @@ class RunningIntent:
             self._refuse_if_fenced()
             return OwnScope(self, self._joined(source), None if self._trial is None else self._trial[0])
         if not self._takes_statements:
-            message = "this store cannot run business statements in the settling commit; use SQLite"
+            message = "this store cannot run business statements in the settling commit; use SQLite or PostgreSQL"
             raise ConfigError(message, code="no_transactions")
         self._refuse_if_fenced()
         return _Scope(self)

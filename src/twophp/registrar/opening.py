@@ -14,10 +14,11 @@ from twophp.registrar.witness import MemoryWitness, Witness
 from twophp.stores.memory import MemoryStore
 from twophp.stores.sqlite.reading import reading
 from twophp.stores.sqlite.registrar import RegistrarStore, SQLiteWitness
-from twophp.stores.urls import SUPPORTED, parse_store_url
+from twophp.stores.urls import parse_store_url
 
 OWN_SURFACE: Final = "registrar_consumed"
 OWN_AUDIT: Final = "registrar_audit"
+_SUPPORTED: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/database"
 
 
 class Opened(msgspec.Struct, kw_only=True):
@@ -48,7 +49,7 @@ async def open_parts(url: str, clock: Clock) -> Opened:
     if where.kind == "postgresql":
         return await _open_on_postgres(url, clock)
     if where.kind != "sqlite":
-        raise ConfigError(f"a registrar cannot live in {where.kind}; use {SUPPORTED}", code="unknown_store")
+        raise ConfigError(f"a registrar cannot live in {where.kind}; use {_SUPPORTED}", code="unknown_store")
     async with AsyncExitStack() as opened:
         store, audit = [
             await opened.enter_async_context(RegistrarStore(where.path, clock=clock)) for _part in ("store", "audit")

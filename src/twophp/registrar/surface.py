@@ -25,7 +25,7 @@ from twophp.stores.postgres_surface import PostgresBench
 from twophp.stores.sqlite import surface as sqlite_surface
 from twophp.stores.sqlite.surface import SQLiteBench
 from twophp.stores.surfaces import NoSuchTable
-from twophp.stores.urls import parse_store_url
+from twophp.stores.urls import REDIS, parse_store_url
 
 REGISTRATION_OPEN: Final = "REGISTRATION_OPEN"
 
@@ -103,6 +103,8 @@ async def _select(url: str, tables: Sequence[str]) -> Selection:
 async def _table_names(url: str) -> list[str]:
     if url.startswith(POSTGRES):
         return await postgres_surface.table_names(url)
+    if url.startswith(REDIS):
+        return []
     where = parse_store_url(url)
     return [OWN_SURFACE] if where.kind == "memory" else sqlite_surface.table_names(where.path)
 
@@ -148,7 +150,7 @@ async def _evaluate(url: str, table: str, audit_table: str) -> SurfaceReport:
 async def _open(url: str, table: str) -> Bench:
     if url.startswith(POSTGRES):
         return await PostgresBench.open(url, table)
-    if url.startswith(("redis://", "rediss://")):
+    if url.startswith(REDIS):
         raise NoSuchTable("a store whose keys expire forgets what was consumed")
     where = parse_store_url(url)
     return MemoryBench(table) if where.kind == "memory" else SQLiteBench(where.path, table)

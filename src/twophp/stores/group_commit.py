@@ -15,9 +15,9 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final
 
-from twophp.core.errors import CommitUnknown, StorePoisoned, StoreUnavailable, TwoPHPError
+from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned, StoreUnavailable, TwoPHPError
 from twophp.kernel.admission import Queue
-from twophp.kernel.apply import Failure, Job, Outcome
+from twophp.kernel.apply import Failure, Job, Operations, Outcome
 from twophp.ports import Command, Load, Then
 from twophp.stores.clock import steady_seconds
 from twophp.stores.sqlite.flow import tell
@@ -26,6 +26,15 @@ log: Final = logging.getLogger("twophp.store")
 
 QUEUE_CAPACITY: Final = 4_096
 BATCH_LIMIT: Final = 512
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Sealed bytes in one batch: all of it is one message, and twice in memory."""
+
+
+def refuse_too_large(operations: Operations, commands: int) -> None:
+    """Raise if it is more than one message should hold, and of several commands: their halves are written apart."""
+    parts = (sealed or b"" for slot in operations.changed if slot.seals for sealed in slot.seals.values())
+    if commands > 1 and sum(map(len, parts)) > MOST_BYTES:
+        raise StoreError("too much for one batch", code="batch_too_large")
 
 
 class GroupCommit(ABC):

@@ -1,4 +1,4 @@
-"""Store URLs: ``memory:``, ``sqlite:///a.db``, ``postgresql://user@host/db``; and the vault that belongs to it."""
+"""Store URLs: ``memory:``, ``sqlite:///a.db``, ``postgresql://…``, ``redis://…``; and the vault that belongs to it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ from twophp.stores.vault import AesGcmVault, KeyRing
 
 if TYPE_CHECKING:
     from twophp.stores.postgres import PostgresStore
+    from twophp.stores.redis import RedisStore
 
-SUPPORTED: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/database"
+SUPPORTED: Final = (
+    "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database or redis://host:6379"
+)
 _SQLITE: Final = "sqlite:///"
 POSTGRESQL: Final = ("postgresql://", "postgres://")
+REDIS: Final = ("redis://", "rediss://")
+_SERVERS: Final = {"postgresql": "PostgreSQL", "redis": "Redis"}
 
 
 @runtime_checkable
@@ -47,7 +52,7 @@ class Opens(Protocol):
 class StoreUrl(msgspec.Struct, frozen=True):
     """A store URL, understood. ``path`` is a file's, or the whole URL of a database; that may hold a password."""
 
-    kind: Literal["memory", "sqlite", "postgresql"]
+    kind: Literal["memory", "sqlite", "postgresql", "redis"]
     path: str = ""
 
 
@@ -60,6 +65,8 @@ def parse_store_url(url: str, *, supported: str = SUPPORTED) -> StoreUrl:
         return StoreUrl("memory")
     if url.startswith(POSTGRESQL):
         return StoreUrl("postgresql", url)
+    if url.startswith(REDIS):
+        return StoreUrl("redis", url)
     path = url.removeprefix(_SQLITE)
     if path == url or path in ("", ":memory:"):
         scheme = url.partition(":")[0]  # No more of it: a URL may hold a password.
@@ -75,10 +82,12 @@ def absolute_url(url: str) -> str:
 
 
 def open_store(url: str, *, clock: Clock = system_clock) -> WholeStore:
-    """The store that ``url`` names; made if it is not there. PostgreSQL's is open once it was entered."""
+    """The store that ``url`` names; made if it is not there. One on a server is open once it was entered."""
     where = parse_store_url(url)
     if where.kind == "postgresql":
         return _postgres(where.path, clock)
+    if where.kind == "redis":
+        return _redis(where.path, clock)
     return MemoryStore(clock=clock) if where.kind == "memory" else SQLiteStore(where.path, clock=clock)
 
 
@@ -86,6 +95,12 @@ def _postgres(url: str, clock: Clock) -> PostgresStore:
     from twophp.stores.postgres import PostgresStore  # noqa: PLC0415 - Whoever has no PostgreSQL needs no driver.
 
     return PostgresStore(url, clock=clock)
+
+
+def _redis(url: str, clock: Clock) -> RedisStore:
+    from twophp.stores.redis import RedisStore  # noqa: PLC0415 - Whoever has no Redis needs no driver.
+
+    return RedisStore(url, clock=clock)
 
 
 @asynccontextmanager
@@ -112,7 +127,7 @@ def open_vault(url: str, keys: Keys | None = None, *, clock: Clock = system_cloc
 
     Its ring is ``keys``, which may be a callable that has it; or what ``TWOPHP_KEYS`` or ``TWOPHP_KEYS_FILE`` says; or
     else: for SQLite the file beside the database, made on the first start; for memory a ring that is forgotten with it.
-    For PostgreSQL there is no else: every replica needs the same ring, and no machine of them is the place for it.
+    For a server there is no else: every replica needs the same ring, and no machine of them is the place for it.
     """
     where = parse_store_url(url)
     vault = _open_vault(where, keys, clock)
@@ -150,9 +165,9 @@ def ring_source(
         return KeysFile(configured)
     if configured is not None:
         return configured
-    if where.kind == "postgresql":
+    if (server := _SERVERS.get(where.kind)) is not None:
         message = (
-            f"PostgreSQL needs a key ring that every replica has: set {KEYS_VARIABLE}, {KEYS_FILE_VARIABLE} or keys="
+            f"{server} needs a key ring that every replica has: set {KEYS_VARIABLE}, {KEYS_FILE_VARIABLE} or keys="
         )
         raise ConfigError(message, code="keys_required")
     return KeyRing.generate() if where.kind == "memory" else RingFile.beside(where.path, clock=clock)

@@ -12,8 +12,9 @@ from twophp.core.errors import CommitUnknown, StoreError, StorePoisoned
 from twophp.core.intent import Phase
 from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Statement
+from twophp.stores import group_commit
 from twophp.stores.clock import system_clock
-from twophp.stores.postgres import PostgresStore, batch
+from twophp.stores.postgres import PostgresStore
 from twophp.stores.testing.scene import confirm, pair_of, read, register, sealed, settle, verified_journal
 
 pytestmark = pytest.mark.anyio
@@ -140,7 +141,7 @@ async def test_large_payloads_that_come_together_are_written_apart(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch is one message; each half of it is written by itself, down to a single change of any size."""
-    monkeypatch.setattr(batch, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(group_commit, "MOST_BYTES", 1_000)
     async with PostgresStore(schema.url) as store:
         payloads = [sealed(bytes(600) + str(number).encode()) for number in range(8)]
         names = [str(number) for number in range(8)]

@@ -7,6 +7,7 @@ from typing import Final
 from twophp.central.stores.postgres import PostgresCentral
 from twophp.central.stores.sqlite import SqliteCentral
 from twophp.central.stores.store import CentralStore
+from twophp.core.errors import ConfigError
 from twophp.ports import MintId
 from twophp.stores.clock import mint_uuid
 from twophp.stores.urls import parse_store_url
@@ -23,4 +24,8 @@ async def open_central(url: str, *, mint: MintId = mint_uuid, read_only: bool = 
     if url.partition("://")[0] in POSTGRES:
         return await PostgresCentral.open(url, mint=mint, read_only=read_only)
     where = parse_store_url(url, supported=SUPPORTED)
+    if where.kind == "redis":
+        raise ConfigError(
+            f"a central ledger lies in a database that answers SQL; use {SUPPORTED}", code="unknown_store"
+        )
     return SqliteCentral(where.path or None, mint=mint, read_only=read_only)

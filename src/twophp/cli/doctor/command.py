@@ -126,6 +126,9 @@ def _check_middleware(
     if where.kind == "memory":
         yield warn("store.file", "memory: forgets everything with the process", "use sqlite:///orders.db")
         return
+    if where.kind == "redis":
+        yield warn("store.file", "the doctor looks into no Redis yet", "the service refuses what is not durable")
+        return
     if where.kind == "postgresql":
         if store is None:
             yield from check_ledger(url, None)

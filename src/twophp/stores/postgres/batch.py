@@ -21,11 +21,11 @@ from twophp.core.quota import BY_PRINCIPAL
 from twophp.core.records import JournalEvent, Key
 from twophp.core.registrar_records import BY_KEY_FENCE
 from twophp.kernel.apply import Applied, Failure, Operations, Outcome, Snapshot, apply
-from twophp.kernel.journal import Writer, new_link
 from twophp.kernel.overlay import Slot, Slots
 from twophp.ports import NOT_IN_TRANSACTION, Command, Purge
 from twophp.ports import Statement as Extra
-from twophp.stores.chains import Chain
+from twophp.stores.chains import Chain, add_link, numbered
+from twophp.stores.group_commit import refuse_too_large
 from twophp.stores.postgres.driver import (
     THEIRS,
     is_gone,
@@ -66,9 +66,6 @@ _DESTROY_ALL_SEALS: Final = of_several("destroy_all_seals", "bigint")
 _MARKS: Final = tuple(
     of_several(name, "bigint", "text", "text", "text", "bigint") for name in ("mark_carried", "mark_server")
 )
-MOST_BYTES: Final = 64 * 1024 * 1024
-"""Sealed bytes in one batch: all of it is one message, and twice in memory."""
-_NO_RECORD: Final = 0  # The journal's record id for history that belongs to no single record.
 _NOT_IN_TRANSACTION: Final = "a statement may not end the transaction or reach beyond it"
 _NOT_AS_READ: Final = "what is not there, or has changed, cannot change"
 # What would end the transaction or reach beyond it. The driver prepares a statement, so there is but one in a text.
@@ -166,8 +163,7 @@ class Batch:
             operations.changed = {**operations.changed, **{one: None for one in less if one not in operations.dropped}}
         if not applied.operations.is_empty:
             self.changed = True
-            if len(commands) > 1 and _sealed_bytes(applied.operations) > MOST_BYTES:
-                raise StoreError("too much for one batch", code="batch_too_large")  # Its halves are written apart.
+            refuse_too_large(applied.operations, len(commands))
             lines = applied.operations.lines
             self.ended = [event.subject for _slot, event in lines if event.kind == INTENT and event.after in SETTLED]
             await self._write(applied.operations)
@@ -182,7 +178,7 @@ class Batch:
         for slot in fresh:
             slot.id = self._supply.next_id()
         at = self._supply.time.reach(operations.at)  # A line may be ahead of our time; the next batch is not behind it.
-        self._add_link([*self._numbered(operations.lines), *purged], at)
+        self._add_link([*numbered(operations.lines, self.chain), *purged], at)
         for slot in operations.changed:
             if type(slot.record) is Intent:
                 self._collect_intent(slot, slot.record)
@@ -226,25 +222,14 @@ class Batch:
         if any(statement.counts and found[statement] != len(rows) for statement, rows in sets.items()):
             raise StoreError(_NOT_AS_READ, code="bad_change")
 
-    def _numbered(self, lines: Iterable[tuple[Slot | None, JournalEvent]]) -> Iterable[tuple[int, int, JournalEvent]]:
-        """Each line with the one before it about the same record, which points to this one from now on."""
-        for number, (slot, event) in enumerate(lines, self.chain.last_line + 1):
-            if slot is None:
-                yield 0, _NO_RECORD, event
-            else:
-                yield slot.last_line, slot.id, event
-                slot.last_line = number
-
     def _add_link(self, lines: list[tuple[int, int, JournalEvent]], at: int) -> None:
         """The lines of this batch, chained to this writer's last link. Its row moves on with every batch."""
-        chain = self.chain
+        before = self.chain
         if lines:
-            writer = Writer(chain.id, chain.seq)
-            link = new_link(chain.hash, chain.last_line + 1, writer, lines, at, self._supply.last_id + 1)
+            link, self.chain = add_link(before, lines, at, self._supply.last_id + 1)
             self._takes[_APPEND_LINK].append(astuple(link))
-            self.chain = Chain(chain.id, link.seq, link.id, chain.lines + len(lines), link.hash)
         now = self.chain
-        self._takes[_MOVE_WRITER].append((now.id, chain.seq, now.seq, now.link, now.lines, now.hash, at))
+        self._takes[_MOVE_WRITER].append((now.id, before.seq, now.seq, now.link, now.lines, now.hash, at))
 
     async def _purge(self, purge: Purge, operations: Operations) -> Sequence[tuple[int, int, JournalEvent]]:
         """Forget the row, if it is there as it was seen, and say which line tells of it."""
@@ -371,10 +356,6 @@ def _first_word(text: str) -> int:
         if mark is None:
             return len(text)
         at, depth = mark.end(), depth + (1 if mark[0] == "/*" else -1)
-
-
-def _sealed_bytes(operations: Operations) -> int:
-    return sum(len(sealed or b"") for slot in operations.changed if slot.seals for sealed in slot.seals.values())
 
 
 def _kind_of(slot: Slot) -> Kind:

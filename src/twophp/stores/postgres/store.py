@@ -46,6 +46,7 @@ from twophp.stores.postgres.text import kept, kept_values, plain
 from twophp.stores.postgres.writer import Writer
 from twophp.stores.sqlite.table import Row
 from twophp.stores.sqlite.tables import entry_of
+from twophp.stores.tasks import in_a_task
 
 RESTAMPED_AT_A_TIME: Final = 500
 
@@ -298,6 +299,7 @@ class PostgresStore:
     async def _reading(self, *, is_one: bool) -> AsyncIterator[Any]:
         """A connection. More than one statement sees one moment; behind a pooler, one alone needs a transaction too."""
         self._opened  # noqa: B018 - it raises if there is none.
+        await in_a_task()
         async with driver.in_our_words():
             try:
                 connection = await self._pool.acquire(timeout=driver.CONNECT_S)
