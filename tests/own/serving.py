@@ -31,7 +31,7 @@ LEASE_MS: Final = 1_000
 SOON_S: Final = 0.0003  # A COMMIT takes about as long: it is on its way, or has just been answered.
 PLACES: Final = ("began", "wrote", "left", "settling", "written", "committing", "committed", "told")
 """Where a replica dies: in the handler's block, after it, and around each step of the settlement."""
-COMMITTED: Final = ("committed", "told")
+COMMITTED: Final = ("committed", "told", "on_commit")
 POLICIES: Final = {
     "POST /orders": Policy.standard(lease_ms=LEASE_MS, effects="transaction"),
     "POST /again": Policy.standard(lease_ms=LEASE_MS, effects="transaction", on_crash="rerun"),
