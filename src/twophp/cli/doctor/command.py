@@ -23,7 +23,7 @@ from twophp.core.errors import TwoPHPError
 from twophp.stores.clock import steady_clock, wall_clock
 from twophp.stores.keys import Keys
 from twophp.stores.sqlite.verify import ProvenHead
-from twophp.stores.urls import POSTGRESQL, parse_store_url
+from twophp.stores.urls import POSTGRESQL, REDIS, parse_store_url
 
 _STYLES: Final[dict[Level, str]] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _LONGEST: Final = max(map(len, _STYLES))
@@ -35,6 +35,7 @@ _LONGEST: Final = max(map(len, _STYLES))
         "doctor orders.db",
         "doctor --app shop.main:app",
         "doctor postgresql://orders@db.internal/orders --head /mnt/notes/orders.head",
+        "doctor redis://redis.internal/0 --head /mnt/notes/orders.head",
         "doctor sqlite:///orders.db --certificate /etc/tls/orders.pem --json",
     ),
 )
@@ -126,10 +127,7 @@ def _check_middleware(
     if where.kind == "memory":
         yield warn("store.file", "memory: forgets everything with the process", "use sqlite:///orders.db")
         return
-    if where.kind == "redis":
-        yield warn("store.file", "the doctor looks into no Redis yet", "the service refuses what is not durable")
-        return
-    if where.kind == "postgresql":
+    if where.kind in ("postgresql", "redis"):
         if store is None:
             yield from check_ledger(url, None)
         return
@@ -141,7 +139,7 @@ def _check_middleware(
 
 
 def _check_store(store: str, note: Path | None, *, may_write: bool) -> Iterator[Finding]:
-    if store.startswith(POSTGRESQL):
+    if store.startswith((*POSTGRESQL, *REDIS)):
         yield from check_ledger(store, note)
         return
     path = sqlite_path(store)
