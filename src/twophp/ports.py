@@ -376,6 +376,10 @@ class Maintenance(Protocol):
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         ...
 
+    async def set_meta(self, name: str, value: str) -> None:
+        """The setting under ``name`` is ``value`` from now on. Not for those that rows repeat."""
+        ...
+
     async def reassign_ledger_id(self, issued: str) -> None:
         """The ledger's GUID is ``issued`` from now on: in every row, and under ``service_ledger_id`` for good.
 

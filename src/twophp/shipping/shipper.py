@@ -41,6 +41,7 @@ from twophp.delivery.fetch import Answer, fetch, read_origin
 from twophp.engine.environment import flag_in, number_in, secret_in
 from twophp.engine.obligations.flow import DecisionListener
 from twophp.ports import MintId, Synced, WholeStore
+from twophp.shipping.remembering import GivenHead, Remembering
 from twophp.shipping.shipments import Shipments
 
 log: Final = logging.getLogger("twophp.ship")
@@ -48,6 +49,7 @@ log: Final = logging.getLogger("twophp.ship")
 URL_VARIABLE: Final = "TWOPHP_CENTRAL"
 TOKEN_VARIABLE: Final = "TWOPHP_CENTRAL_TOKEN"  # noqa: S105 - A name.
 INTERVAL_VARIABLE: Final = "TWOPHP_CENTRAL_INTERVAL_S"
+KEY_VARIABLE: Final = "TWOPHP_CENTRAL_KEY"
 EVENTS_VARIABLE: Final = "TWOPHP_CENTRAL_EVENTS"
 
 PULL_PATH: Final = "/_2php/ledger"
@@ -85,6 +87,7 @@ class Shipping(SettingsStruct, frozen=True, kw_only=True):
     timeout_s: float = 10.0
     leak_timeout_s: float = 60.0  # A batch that is not acknowledged for so long has leaked.
     pull_url: str | None = None
+    key: str | None = None  # Whose signature the central ledger's heads have; else that of the first one.
     allow_insecure: bool = False
     ssl_context: ssl.SSLContext | None = None
 
@@ -130,6 +133,7 @@ def shipping(
         interval_s=every,
         events=flag_in(environ, EVENTS_VARIABLE) if events is None else events,
         pull_url=pull_url,
+        key=environ.get(KEY_VARIABLE),
         allow_insecure=allow_insecure,
     )
 
@@ -147,6 +151,7 @@ class _Ack(msgspec.Struct, frozen=True):
 
 class _Acks(msgspec.Struct, frozen=True):
     acks: list[_Ack]
+    head: GivenHead | None = None  # An older central ledger has none.
 
 
 class _Problem(msgspec.Struct, frozen=True):
@@ -201,6 +206,7 @@ class Shipper:
             attempt_ms=round(to.timeout_s * 1_000),
             told=told,
         )
+        self._remembering = Remembering(store, to.key)
         self._renamed = renamed
         self._registered_as: str | None = None
         self._refused: set[RowKey] = set()
@@ -209,6 +215,11 @@ class Shipper:
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._news = asyncio.Event()
+
+    @property
+    def broken_promises(self) -> int:
+        """How often the central ledger gave a head that does not continue the one before."""
+        return self._remembering.broken
 
     @property
     def failures(self) -> int:
@@ -386,25 +397,28 @@ class Shipper:
         if self._registered_as is None:
             self._registered_as = await self._register()
         # In a thread: no request waits while rows are encoded and compressed.
-        body = await asyncio.to_thread(self._packed, rows, drained)
+        body = await asyncio.to_thread(self._packed, rows, drained, await self._remembering.size())
         answer = await self._post("/v1/entries", body, {"Content-Encoding": "gzip"})
         if answer.status == FORBIDDEN:
             self._registered_as = None  # The central ledger may have lost our registration: register again.
         if answer.status != OK:
             raise _not_taken(answer, BatchRefused if answer.status in TOO_MUCH else NotTaken)
-        acks = _decoded(answer.body, _Acks).acks
+        said = _decoded(answer.body, _Acks)
+        acks = said.acks
         if len(acks) != len(rows):
             raise NotTaken("The answer does not fit the batch.", reason="bad_answer", status=answer.status)
         self._heard_at = asyncio.get_running_loop().time()
+        if said.head is not None:
+            await self._remembering.look(said.head)
         return acks
 
-    def _packed(self, rows: Sequence[LedgerEntry], drained: bool) -> bytes:  # noqa: FBT001 - For a thread.
+    def _packed(self, rows: Sequence[LedgerEntry], drained: bool, head: int) -> bytes:  # noqa: FBT001 - For a thread.
         issued = self._registered_as
         stamped = [
             row if row.service_ledger_id == issued else msgspec.structs.replace(row, service_ledger_id=issued)
             for row in rows
         ]
-        return gzip.compress(self._encode(stamped, drained=drained), compresslevel=1, mtime=0)
+        return gzip.compress(self._encode(stamped, drained=drained, head=head), compresslevel=1, mtime=0)
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         sent = {"Authorization": f"Bearer {self._to.token}", "Content-Type": "application/json", **headers}

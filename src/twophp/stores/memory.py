@@ -393,6 +393,10 @@ class MemoryStore:
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         return self._kept.setdefault(name, value)
 
+    async def set_meta(self, name: str, value: str) -> None:
+        """See ``Store.set_meta``."""
+        self._kept[name] = value
+
     async def reassign_ledger_id(self, issued: str) -> None:
         """See ``Store.reassign_ledger_id``."""
         with self._lock:

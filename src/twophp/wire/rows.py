@@ -78,13 +78,18 @@ class _Batch(msgspec.Struct):
 
     rows: list[msgspec.Raw]
     drained: bool | UnsetType = UNSET
+    head: Annotated[int, Meta(ge=0, le=2**53 - 1)] | UnsetType = UNSET
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What a shipper sends. ``drained``: its writer had nothing more to send when it was made."""
+    """What a shipper sends. ``drained``: its writer had nothing more to send when it was made.
+
+    ``head`` is the size of the last tree head that it was given; None: it keeps none.
+    """
 
     rows: Sequence[LedgerEntry]
     drained: bool = False
+    head: int | None = None
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -98,9 +103,10 @@ def row_document(entry: LedgerEntry) -> dict[str, Any]:
     return spelled(entry)
 
 
-def encode_batch(entries: Iterable[LedgerEntry], *, drained: bool = False) -> bytes:
+def encode_batch(entries: Iterable[LedgerEntry], *, drained: bool = False, head: int | None = None) -> bytes:
     """A batch for ``POST /v1/entries``."""
-    return _encode({"rows": [row_document(entry) for entry in entries], "drained": drained})
+    seen = {} if head is None else {"head": head}
+    return _encode({"rows": [row_document(entry) for entry in entries], "drained": drained, **seen})
 
 
 def decode_batch(body: bytes, *, most: int) -> Batch:
@@ -111,7 +117,8 @@ def decode_batch(body: bytes, *, most: int) -> Batch:
         raise WireError(f"not a batch: {misfit(error, _Batch, body)}", code="bad_batch") from None
     if len(batch.rows) > most:
         raise WireError(f"a batch has at most {most:,} rows", code="bad_batch")
-    return Batch([_read(number, raw) for number, raw in enumerate(batch.rows)], batch.drained is True)
+    head = None if batch.head is UNSET else batch.head
+    return Batch([_read(number, raw) for number, raw in enumerate(batch.rows)], batch.drained is True, head)
 
 
 def _read(number: int, raw: msgspec.Raw) -> LedgerEntry:

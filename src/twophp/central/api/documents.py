@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from twophp.central.ingest.told import Lease, ServiceReply
@@ -143,17 +143,27 @@ class AckDocument(msgspec.Struct, kw_only=True):
     detail: str | None
 
 
+class GivenHeadDocument(msgspec.Struct, kw_only=True):
+    """The newest head, signed, the key, and the proof that it continues the one that the writer was given last."""
+
+    note: str
+    key: str
+    path: list[Hex]
+
+
 class AcksDocument(msgspec.Struct, kw_only=True):
-    """One for each row, in the order of the batch."""
+    """One for each row, in the order of the batch; and the newest head for whoever says which one it has."""
 
     acks: list[AckDocument]
+    head: GivenHeadDocument | None
 
 
 class BatchDocument(msgspec.Struct, kw_only=True):
-    """A batch of rows. ``drained``: the writer has nothing more to send."""
+    """A batch of rows. ``drained``: the writer has nothing more to send. ``head``: the size of the last head it has."""
 
     rows: Annotated[list[WireRow], Meta(max_length=5_000)]
     drained: bool = False
+    head: Annotated[int, Meta(ge=0, le=2**53 - 1)] | UnsetType = UNSET
 
 
 class ClaimDocument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -75,7 +75,8 @@ async def ingest(request: Request, central: CentralPart, principal: ServiceOnly)
         if central.metrics is not None:
             for ack in acks:
                 central.metrics.took(ack.outcome)
-    return json_answer({"acks": [ack_of(ack) for ack in acks]})
+    given = None if batch.head is None else await central.heads.given(batch.head)
+    return json_answer({"acks": [ack_of(ack) for ack in acks], "head": given})
 
 
 async def _writer(central: Central, principal: Principal) -> Service:

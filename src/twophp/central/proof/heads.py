@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from twophp.central.ports import SignedHead
 from twophp.central.stores.store import CentralStore
@@ -38,6 +38,19 @@ class Heads:
         """The head of everything that is here; raises Refused if that does not continue what was signed before."""
         self.last = await self._store.sign_head(self._clock(), self._signer)
         return self.last
+
+    async def given(self, seen: int) -> dict[str, Any] | None:
+        """For a writer that has a head of so many leaves: the newest that was signed, and the proof of its promise.
+
+        None before one is signed. One that is smaller than what the writer has is told as well: it shows a roll-back.
+        """
+        if self.last is None or self.last.size < seen:  # Another process of this ledger may have signed a later one.
+            self.last = await self._store.latest_head()
+        last = self.last
+        if last is None:
+            return None
+        path = await self._store.consistency(seen, last.size) if seen <= last.size else []
+        return {"note": last.note, "key": str(self.public), "path": [part.hex() for part in path]}
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Sign what arrives until it is time to stop."""

@@ -17,7 +17,15 @@ from twophp.cli.doctor.heads import check_noted, heads_of_file, noted_in
 from twophp.cli.doctor.keys import check_certificate, check_keys
 from twophp.cli.doctor.loading import load_app, middlewares, routes_of
 from twophp.cli.doctor.service import check_service
-from twophp.cli.doctor.store import check_clock, check_journal, check_owner, check_store, check_store_time, examine
+from twophp.cli.doctor.store import (
+    check_central,
+    check_clock,
+    check_journal,
+    check_owner,
+    check_store,
+    check_store_time,
+    examine,
+)
 from twophp.cli.output import counted, examples, out, print_json, safe, sqlite_path
 from twophp.core.errors import TwoPHPError
 from twophp.stores.clock import steady_clock, wall_clock
@@ -160,6 +168,7 @@ def _check_database(path: str, keys: Keys | None, *, may_write: bool) -> Iterato
         yield health
         return
     yield check_journal(health, path)
+    yield from check_central(path)
     yield from check_store_time(health.written_at, wall_clock())
 
 

@@ -18,9 +18,10 @@ from twophp.core.errors import StoreUnavailable, TwoPHPError
 from twophp.core.policy import SECOND_MS
 from twophp.core.records import Instant
 from twophp.ports import Clock
+from twophp.shipping.remembering import ALARM, Alarm
 from twophp.stores.sqlite.health import Health, is_wal, look_at, prove_writes
 from twophp.stores.sqlite.reader import ledger_reader
-from twophp.stores.sqlite.reading import reading
+from twophp.stores.sqlite.reading import kept, reading
 
 STEP_MS: Final = 100
 AHEAD_MS: Final = 60 * SECOND_MS
@@ -99,6 +100,19 @@ def check_owner(path: str, service: str) -> Iterator[Finding]:
     if owner is not None and owner != service:
         means = f"{path} belongs to the service {owner!r}, not to {service!r}"
         yield fail("store.owner", means, "give each service a database of its own")
+
+
+def check_central(path: str) -> Iterator[Finding]:
+    """Whether the central ledger ever broke what it had promised this service with a signed head."""
+    try:
+        with reading(path) as connection:
+            said = kept(connection, ALARM)
+    except TwoPHPError:
+        return  # Its own checks say why.
+    if said is not None:
+        alarm = msgspec.json.decode(said, type=Alarm)
+        means = f"the central ledger's history is not what this service was told: {alarm.what}: {alarm.message}"
+        yield fail("central.history", means, "verify it with `twophp ledger verify`; both signed heads are in `meta`")
 
 
 def check_journal(health: Health, path: str) -> Finding:

@@ -249,6 +249,11 @@ class PostgresStore:
             found = await self._ask("read_meta", (name,), lambda row: row[0])  # Somebody may have been quicker.
         return str(found[0])
 
+    async def set_meta(self, name: str, value: str) -> None:
+        """See ``Store.set_meta``."""
+        async with self._reading(is_one=True) as connection:
+            await connection.execute(self._script.named("replace_meta"), kept(name), kept(value))
+
     async def prove(self) -> None:
         """See ``Store.prove``: a change without a line moves this writer's row."""
         await self.transact(

@@ -225,6 +225,10 @@ class SQLiteStore:
             found = self._read(sql("read_meta"), (name,))  # Another process may have set it first.
         return str(found[0][0])
 
+    async def set_meta(self, name: str, value: str) -> None:
+        """See ``Store.set_meta``."""
+        await self._execute(Statement(sql=sql("replace_meta"), rows=[(name, value)]))
+
     async def prove(self) -> None:
         """See ``Store.prove``."""
         await self._execute(PROOF)

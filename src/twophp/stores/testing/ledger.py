@@ -282,4 +282,10 @@ class LedgerContract(Stage):
         assert await store.get_or_set_meta("service_ledger_id", "first") == "first"
         assert await store.get_or_set_meta("service_ledger_id", "second") == "first"
         assert await store.get_or_set_meta("another", "") == ""
+
+    async def test_a_setting_that_may_change_has_its_last_value(self, store: AuditableStore) -> None:
+        """Whether or not there was one before."""
+        await store.set_meta("seen", "first")
+        await store.set_meta("seen", "second")
+        assert await store.get_or_set_meta("seen", "never") == "second"
         assert await read(store, pair_of(await register(store))) is not None
