@@ -449,6 +449,10 @@ class SimulatedStore:
         """See ``Maintenance.get_or_set_meta``."""
         return await self._trip(lambda database: database.meta.setdefault(name, value))
 
+    async def set_meta(self, name: str, value: str) -> None:
+        """See ``Maintenance.set_meta``."""
+        await self._trip(lambda database: database.meta.update({name: value}))
+
     async def reassign_ledger_id(self, issued: str) -> None:
         """See ``Maintenance.reassign_ledger_id``."""
         await self._trip(lambda database: database.restamp(issued, self.now()))

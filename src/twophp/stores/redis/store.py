@@ -236,6 +236,10 @@ class RedisStore:
         await self._ask("HSETNX", "meta", name, value)
         return str((await self._ask("HGET", "meta", name)).decode())
 
+    async def set_meta(self, name: str, value: str) -> None:
+        """See ``Store.set_meta``."""
+        await self._ask("HSET", "meta", name, value)
+
     async def prove(self) -> None:
         """See ``Store.prove``: a batch without a change moves this writer's row."""
         await self.transact(MakeChange(Change(answer=None, synced=(Synced((), 0),))))

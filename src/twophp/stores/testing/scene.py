@@ -44,6 +44,10 @@ class AuditableStore(WholeStore, Protocol):
         """The setting kept under ``name``; ``value`` becomes it if there is none yet."""
         ...
 
+    async def set_meta(self, name: str, value: str) -> None:
+        """The setting under ``name`` is ``value`` from now on."""
+        ...
+
 
 OpenStore: TypeAlias = Callable[[Clock], AbstractAsyncContextManager[AuditableStore]]
 
