@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.memory import tmp_path
 from tests.redis import KEYS, PREFIXES, redis_url
 from twophp.uvicorn import Protocol
 
-__all__ = ["redis_url"]
+__all__ = ["redis_url", "tmp_path"]
 
 TWICE = {
     f"tests.asgi.test_{name}"

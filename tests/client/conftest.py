@@ -9,6 +9,9 @@ import pytest
 
 from tests.client.callers import KINDS
 from tests.client.shop import Shop, shop
+from tests.memory import tmp_path
+
+__all__ = ["tmp_path"]
 
 
 @pytest.fixture(params=KINDS)
