@@ -66,7 +66,9 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
 @click.option("--resume", metavar="FILE", help="Keep in FILE how far it is, and go on from there (central only).")
 @click.option("--quick", is_flag=True, help="Walk the proofs alone, and look at no row (a central ledger's URL only).")
 @click.option(
-    "--open-seals", is_flag=True, help="Open every sealed payload and answer with the key ring as well (a file only)."
+    "--open-seals",
+    is_flag=True,
+    help="Open every sealed payload and answer with the key ring as well; not of a central ledger.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
@@ -131,15 +133,16 @@ def _verify_service(
 
 
 def _verify_database(url: str, noted: ProvenHead | None, progress: Progress, *, open_seals: bool) -> Report:
-    if open_seals:
-        raise click.UsageError("--open-seals is for a ledger's file yet")
     if url.startswith(REDIS):
         from twophp.stores.redis.verify import verify as verify_server  # noqa: PLC0415 - It brings the driver.
 
+        if open_seals:
+            raise click.UsageError("--open-seals is not for a ledger in Redis yet")
         return asyncio.run(verify_server(url, expect=noted, progress=progress))
     from twophp.stores.postgres.verify import verify as verify_database  # noqa: PLC0415 - It brings the driver.
 
-    return asyncio.run(verify_database(url, expect=noted, progress=progress))
+    vault = open_vault(url) if open_seals else None
+    return asyncio.run(verify_database(url, expect=noted, progress=progress, vault=vault))
 
 
 @ledger.command(

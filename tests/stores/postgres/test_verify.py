@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
+from typing import Any, cast
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
+from click.testing import CliRunner
 
+from tests.stores.orders import HandClock, Orders
+from tests.stores.postgres.replicas import KEYS
 from tests.stores.schemas import Schema
+from twophp.cli import main
 from twophp.core.errors import SchemaMismatch
 from twophp.core.records import JournalEvent
+from twophp.engine.intents import Intents
 from twophp.kernel.commands import MakeChange
 from twophp.ports import Change
 from twophp.stores.chains import Chain
@@ -18,6 +25,8 @@ from twophp.stores.postgres import PostgresStore
 from twophp.stores.postgres.verify import verify
 from twophp.stores.sqlite.verify import ProvenHead
 from twophp.stores.testing.scene import confirm, finish, register, reserve, sealed, settle
+from twophp.stores.urls import open_vault
+from twophp.storing.reopening import open_ledger
 
 pytestmark = pytest.mark.anyio
 OPEN = "ALTER TABLE twophp.{} DISABLE TRIGGER ALL"
@@ -216,3 +225,31 @@ async def test_a_line_that_is_ahead_of_its_writers_time_keeps_its_place(schema: 
         links = await schema.run("SELECT at FROM twophp.link ORDER BY id")
         assert links[0]["at"] <= links[1]["at"]
     assert (await verify(schema.url)).findings == ()
+
+
+SWAP = """
+UPDATE twophp.intent AS t SET payload = other.payload FROM twophp.intent AS other
+WHERE t.client_correlation_id = 'c1' AND other.client_correlation_id = 'c2'
+"""
+
+
+@pytest.mark.req("A-62", "A-47")
+async def test_a_sealed_part_that_was_moved_to_another_record_is_found(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is bound to its own. Without the ring nobody can tell."""
+    monkeypatch.setenv("TWOPHP_KEYS", KEYS)
+    clock, vault = HandClock(), open_vault(schema.url)
+    async with PostgresStore(schema.url, clock=clock) as store:
+        intents = Intents(store, vault, await open_ledger(store, "orders", lambda: "ledger"))
+        service = Orders(cast("Any", store), vault, intents, clock)
+        for number in (1, 2):
+            await service.take(number)
+        await reserve(store, "o", "k")
+    assert (await verify(schema.url, vault=vault)).findings == ()
+    await schema.run(SWAP)
+    assert (await verify(schema.url)).findings == ()
+    found = (await verify(schema.url, vault=vault)).findings
+    assert [(one.what, one.subject) for one in found] == [("seal_unopened", "s1")]
+    told = await asyncio.to_thread(CliRunner().invoke, main, ["ledger", "verify", schema.url, "--open-seals", "--json"])
+    assert (told.exit_code, json.loads(told.stdout)["holds"]) == (1, False)

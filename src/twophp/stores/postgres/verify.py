@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from twophp.ports import Vault
 from twophp.stores.inspection import REPEATED, Inspection
 from twophp.stores.postgres import driver, opening
 from twophp.stores.postgres.journal import join
@@ -16,6 +17,7 @@ from twophp.stores.postgres.kinds import KIND_OF_TABLE, Kind
 from twophp.stores.postgres.script import Script
 from twophp.stores.postgres.text import kept_column, plain
 from twophp.stores.sqlite import verify_registrar
+from twophp.stores.sqlite.seals import SealRow
 from twophp.stores.sqlite.verify import FINDINGS_NAMED, Progress, ProvenHead, Report
 
 PAGE: Final = 500
@@ -25,17 +27,26 @@ class DatabaseInspection(Inspection):
     """One verification, inside a transaction that sees one moment."""
 
     def __init__(
-        self, connection: Any, script: Script, expect: ProvenHead | None = None, progress: Progress | None = None
+        self,
+        connection: Any,
+        script: Script,
+        expect: ProvenHead | None = None,
+        progress: Progress | None = None,
+        vault: Vault | None = None,
     ) -> None:
+        """With ``vault`` every sealed part is opened."""
         super().__init__(expect, progress)
         self._connection = connection
         self._script = script
+        self._vault = vault
 
     async def run(self) -> Report:
         """Check everything."""
         named = self._script.named
         await join(self._connection, self._script)
         self._total = await self._connection.fetchval(named("count_to_verify"))
+        if self._vault is not None:
+            self._total += await self._connection.fetchval(named("count_seals"))
         await self._connection.execute(named("make_told"))
         self._begin({row["id"]: row for row in await self._connection.fetch(named("writers"))})
         await self._check_links()
@@ -52,6 +63,8 @@ class DatabaseInspection(Inspection):
             message = f"{kind} {subject} is gone, and no line says that it was forgotten"
             self._find("record_missing", message, seq=number, subject=subject)
         await self._check_registrar()
+        if self._vault is not None:
+            await self._check_seals(self._vault)
         return self._report()
 
     # The chains.
@@ -103,6 +116,14 @@ class DatabaseInspection(Inspection):
         for problem in problems:
             self._find(problem.what, problem.message, seq=problem.seq, subject=problem.subject)
 
+    async def _check_seals(self, vault: Vault) -> None:
+        found = await self._connection.fetchval(self._script.named("read_meta"), "service")
+        service = "" if found is None else plain((found,))[0]
+        async for columns in self._connection.cursor(self._script.named("all_seals"), prefetch=PAGE):
+            self._look(1)
+            if problem := (row := SealRow(*plain(columns))).problem(vault, service):
+                self._find("seal_unopened", problem, subject=row.name)
+
     def _record(self, kind: Kind, values: Sequence[Any]) -> Any:
         try:
             return kind.table.record(tuple(values))
@@ -111,7 +132,9 @@ class DatabaseInspection(Inspection):
             return None
 
 
-async def verify(url: str, *, expect: ProvenHead | None = None, progress: Progress | None = None) -> Report:
+async def verify(
+    url: str, *, expect: ProvenHead | None = None, progress: Progress | None = None, vault: Vault | None = None
+) -> Report:
     """Check a whole ledger. It takes up the links that nobody has joined yet, and writes nothing else."""
     place = driver.place_of(url)
     script = Script(place.schema)
@@ -120,6 +143,6 @@ async def verify(url: str, *, expect: ProvenHead | None = None, progress: Progre
         try:
             async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read"):
                 await opening.insist_on_schema(connection, script)
-                return await DatabaseInspection(connection, script, expect, progress).run()
+                return await DatabaseInspection(connection, script, expect, progress, vault).run()
         finally:
             await pool.close()

@@ -60,3 +60,18 @@ AND NOT EXISTS (
     SELECT 1 FROM told AS ended WHERE ended.after = 'ABSENT' AND ended.kind = told.kind AND ended.subject = told.subject)
 AND NOT EXISTS (SELECT 1 FROM told AS purged WHERE purged.record = told.record AND purged.event = 'purged')
 ORDER BY told.record, told.number LIMIT $1;
+
+-- name: all_seals
+-- Every sealed part, and the facts of its record that it is bound to.
+SELECT id AS record, 'payload' AS part, payload AS sealed, NULL AS subject, principal, client_correlation_id,
+    server_correlation_id, method, path FROM twophp.intent WHERE payload IS NOT NULL
+UNION ALL
+SELECT id, 'response', response, NULL, principal, client_correlation_id, server_correlation_id, method, path
+FROM twophp.intent WHERE response IS NOT NULL
+UNION ALL
+SELECT seal.record, seal.part, seal.sealed, coalesce(obligation_id, job_id, call.client_correlation_id), '', '', '', '', ''
+FROM twophp.seal LEFT JOIN twophp.obligation ON obligation.id = seal.record
+LEFT JOIN twophp.job ON job.id = seal.record LEFT JOIN twophp.call ON call.id = seal.record;
+
+-- name: count_seals
+SELECT (SELECT count(payload) + count(response) FROM twophp.intent) + (SELECT count(*) FROM twophp.seal);
