@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from twophp.core.entry import LEDGER_ID, LedgerEntry, restamped_line
-from twophp.core.errors import StoreOverloaded, StoreUnavailable
+from twophp.core.errors import StoreOverloaded
 from twophp.core.intent import INTENT
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
@@ -18,9 +18,7 @@ from twophp.kernel.overlay import Slots
 from twophp.ports import (
     Change,
     Clock,
-    Command,
     JournalLine,
-    Load,
     Obligations,
     Part,
     Question,
@@ -28,11 +26,10 @@ from twophp.ports import (
     Statement,
     Synced,
     Tally,
-    Then,
 )
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.group_commit import BATCH_LIMIT, QUEUE_CAPACITY
-from twophp.stores.owners import NobodyKnown
+from twophp.stores.handle import Handle
 from twophp.stores.postgres import driver, opening
 from twophp.stores.postgres.batch import load
 from twophp.stores.postgres.journal import history, join, lines_after, links_after
@@ -51,12 +48,10 @@ from twophp.stores.tasks import in_a_task
 RESTAMPED_AT_A_TIME: Final = 500
 
 
-class PostgresStore:
+class PostgresStore(Handle[Writer]):
     """A ``Store`` over one schema. Use it from one event loop, as a context manager or after ``open``."""
 
     takes_statements: Final = True
-    at_once: Final = None
-    owners: Final = NobodyKnown()  # Of another machine nothing is known: leases decide.
     _as: tuple[str, ...] = ()  # Statements by which each batch says whose it is.
 
     def __init__(
@@ -71,15 +66,14 @@ class PostgresStore:
         self._place = driver.place_of(url)
         self._script = Script(self._place.schema)
         self._supply = Supply(clock)
+        super().__init__(self._supply.time)
         self._capacity = capacity
         self._batch_limit = batch_limit
         self._name = mint_uuid()
         self._pool: Any = None
-        self._writer: Writer | None = None
         self._news: News
         self._lending: Lending
         self._is_pooled = False
-        self._is_closed = False
         self._reopening = asyncio.Lock()
 
     async def open(self) -> None:
@@ -112,44 +106,6 @@ class PostgresStore:
         script, supply = self._script, self._supply
         return Writer(pool, script, supply, chain, news, capacity=self._capacity, batch_limit=self._batch_limit)
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_exc_info: object) -> None:
-        await self.close()
-
-    def _refuse_if_closed(self) -> None:
-        if self._is_closed:
-            raise StoreUnavailable("the store is closed", code="store_closed")
-
-    @property
-    def _opened(self) -> Writer:
-        self._refuse_if_closed()
-        if self._writer is None:
-            raise StoreUnavailable("the store was not opened: use it as a context manager", code="store_not_open")
-        return self._writer
-
-    def load(self) -> Load:
-        """See ``Store.load``."""
-        return Load() if self._writer is None else self._writer.load()
-
-    def now(self) -> Instant:
-        """See ``Store.now``: the database's time, as this process last heard it, and what has passed since then."""
-        return self._supply.time.now()
-
-    def wall_ahead_ms(self) -> int:
-        """See ``Store.wall_ahead_ms``."""
-        return self._supply.time.wall_ahead_ms()
-
-    def transact(self, command: Command) -> Awaitable[Any]:
-        """See ``Store.transact``: answered only after COMMIT."""
-        return self._opened.transact(command)
-
-    def submit(self, command: Command, then: Then) -> None:
-        """See ``Store.submit``."""
-        self._opened.submit(command, then)
-
     async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
         """See ``Store.read``. Takes no lock: a commit is seen once it is durable."""
         self._opened.refuse_if_unsure()
@@ -176,14 +132,6 @@ class PostgresStore:
         """See ``Store.due``: a range of an index. What another replica's batch holds it attends to: that is skipped."""
         identity = KIND_OF_TABLE[kind].table.identity
         return await self._ask(f"{kind}s_due", (before, limit), lambda row: Key(identity, row))
-
-    async def owners_of(self, _kind: str) -> Sequence[str]:
-        """See ``Store.owners_of``: nothing is known about any of them."""
-        return ()
-
-    async def owned(self, _kind: str, _owner: str, _limit: int) -> Sequence[Key]:
-        """See ``Store.owned``."""
-        return ()
 
     async def unseal(self, key: Key, part: Part) -> Sealed | None:
         """See ``Store.unseal``."""

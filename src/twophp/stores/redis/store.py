@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from twophp.core.entry import LEDGER_ID, LedgerEntry, restamped_line
-from twophp.core.errors import ConfigError, StoreUnavailable
+from twophp.core.errors import ConfigError
 from twophp.core.obligation import Obligation, by_id
 from twophp.core.records import Instant, Key, Sealed
 from twophp.kernel.apply import Failure
@@ -19,20 +19,17 @@ from twophp.kernel.journal import Link
 from twophp.ports import (
     Change,
     Clock,
-    Command,
     JournalLine,
-    Load,
     Obligations,
     Part,
     Question,
     Records,
     Synced,
     Tally,
-    Then,
 )
 from twophp.stores.clock import mint_uuid, system_clock
 from twophp.stores.group_commit import BATCH_LIMIT, QUEUE_CAPACITY
-from twophp.stores.owners import NobodyKnown
+from twophp.stores.handle import Handle
 from twophp.stores.redis import driver, layout, opening
 from twophp.stores.redis.batch import load, read_rows
 from twophp.stores.redis.driver import Server
@@ -44,12 +41,10 @@ from twophp.stores.redis.supply import Supply
 from twophp.stores.redis.writer import Writer
 
 
-class RedisStore:
+class RedisStore(Handle[Writer]):
     """A ``Store`` over the keys of one hash tag. Use it from one event loop, as a context manager or after ``open``."""
 
     takes_statements: Final = False
-    at_once: Final = None
-    owners: Final = NobodyKnown()  # Of another machine nothing is known: leases decide.
 
     def __init__(
         self,
@@ -63,6 +58,7 @@ class RedisStore:
         self._place = driver.place_of(url)
         self._keys = Layout(self._place.prefix)
         self._supply = Supply(clock)
+        super().__init__(self._supply.time)
         self._capacity = capacity
         self._batch_limit = batch_limit
         self._name = mint_uuid()
@@ -70,8 +66,6 @@ class RedisStore:
         self._writers_own = Server(self._place, connections=1)
         self._reader = Reader(self._server, self._keys)
         self._news = News(self._server, self._keys.of("news"))
-        self._writer: Writer | None = None
-        self._is_closed = False
         self._reopening = asyncio.Lock()
 
     async def open(self) -> None:
@@ -98,44 +92,6 @@ class RedisStore:
         room = self._capacity, self._batch_limit
         return Writer(self._writers_own, self._keys, self._supply, chain, row, room=room)
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_exc_info: object) -> None:
-        await self.close()
-
-    def _refuse_if_closed(self) -> None:
-        if self._is_closed:
-            raise StoreUnavailable("the store is closed", code="store_closed")
-
-    @property
-    def _opened(self) -> Writer:
-        self._refuse_if_closed()
-        if self._writer is None:
-            raise StoreUnavailable("the store was not opened: use it as a context manager", code="store_not_open")
-        return self._writer
-
-    def load(self) -> Load:
-        """See ``Store.load``."""
-        return Load() if self._writer is None else self._writer.load()
-
-    def now(self) -> Instant:
-        """See ``Store.now``: the server's time, as this process last heard it, and what has passed since then."""
-        return self._supply.time.now()
-
-    def wall_ahead_ms(self) -> int:
-        """See ``Store.wall_ahead_ms``."""
-        return self._supply.time.wall_ahead_ms()
-
-    def transact(self, command: Command) -> Awaitable[Any]:
-        """See ``Store.transact``: answered once the server has synced its log."""
-        return self._opened.transact(command)
-
-    def submit(self, command: Command, then: Then) -> None:
-        """See ``Store.submit``."""
-        self._opened.submit(command, then)
-
     async def read(self, keys: Sequence[Key]) -> Sequence[Any]:
         """See ``Store.read``: one script, so all of them at one moment."""
         self._opened.refuse_if_unsure()
@@ -155,14 +111,6 @@ class RedisStore:
         identity = layout.TABLE_OF_KIND[kind].identity
         how = "-inf", f"({before}", "BYSCORE", "LIMIT", 0, limit
         return [Key(identity, layout.values_in(member)) for member in await self._ask("ZRANGE", f"due:{kind}", *how)]
-
-    async def owners_of(self, _kind: str) -> Sequence[str]:
-        """See ``Store.owners_of``: nothing is known about any of them."""
-        return ()
-
-    async def owned(self, _kind: str, _owner: str, _limit: int) -> Sequence[Key]:
-        """See ``Store.owned``."""
-        return ()
 
     async def unseal(self, key: Key, part: Part) -> Sealed | None:
         """See ``Store.unseal``."""
