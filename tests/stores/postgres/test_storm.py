@@ -103,21 +103,26 @@ async def pause_longer_than_a_lease(here: Replicas, number: int, other: int) -> 
     marks.write_text(marks.read_text().replace(f"{intent}\n", ""))
 
 
+async def trouble(here: Replicas, load: Load) -> None:
+    """One replica is killed and begins anew, one stands still, and one has its clock set, forward and back."""
+    here.kill(0)
+    await load.until(ENOUGH)
+    here.begin_anew(0)
+    await load.until(ENOUGH)
+    await pause_longer_than_a_lease(here, 1, 2)
+    here.set_clock(2, signal.SIGUSR1)
+    await load.until(ENOUGH)
+    here.set_clock(2, signal.SIGUSR2)
+    await load.until(ENOUGH)
+
+
 @pytest.mark.req("A-29", "A-33", "A-34", "A-42", "A-52", "P-6-a", "P-9.1-a")
 async def test_whatever_fails_nothing_acknowledged_is_lost_and_nothing_runs_twice(pair: Pair, tmp_path: Path) -> None:
     """Replicas are killed, stand still and have their clocks set; the server is restarted, crashes and fails over."""
     here = Replicas(pair.url, tmp_path, REPLICAS)
     try:
         async with under_load(here) as load:
-            here.kill(0)
-            await load.until(ENOUGH)
-            here.begin_anew(0)
-            await load.until(ENOUGH)
-            await pause_longer_than_a_lease(here, 1, 2)
-            here.set_clock(2, signal.SIGUSR1)
-            await load.until(ENOUGH)
-            here.set_clock(2, signal.SIGUSR2)
-            await load.until(ENOUGH)
+            await trouble(here, load)
             for mode in ("fast", "immediate"):
                 await asyncio.to_thread(pair.primary.restart, mode)
                 await load.until(ENOUGH)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from tests.redis import Server
 from tests.stores.postgres.replica import marks_of
 from tests.stores.postgres.replicas import Replicas
-from tests.stores.postgres.test_storm import ENOUGH, REPLICAS, pause_longer_than_a_lease, under_load
+from tests.stores.postgres.test_storm import ENOUGH, REPLICAS, trouble, under_load
 from twophp.stores.redis.verify import verify
 
 pytestmark = pytest.mark.anyio
@@ -25,15 +24,7 @@ async def test_whatever_fails_nothing_acknowledged_is_lost_and_nothing_runs_twic
     here = Replicas(server.url, tmp_path, REPLICAS)
     try:
         async with under_load(here) as load:
-            here.kill(0)
-            await load.until(ENOUGH)
-            here.begin_anew(0)
-            await load.until(ENOUGH)
-            await pause_longer_than_a_lease(here, 1, 2)
-            here.set_clock(2, signal.SIGUSR1)
-            await load.until(ENOUGH)
-            here.set_clock(2, signal.SIGUSR2)
-            await load.until(ENOUGH)
+            await trouble(here, load)
             for _time in range(2):
                 await asyncio.to_thread(server.kill)
                 await asyncio.to_thread(server.start)
