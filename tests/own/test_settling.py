@@ -11,14 +11,16 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from tests.asgi.crashed import confirmed_by_the_dead, swept
-from tests.asgi.driver import STATE, Orders, Reply, Seen, Service, answer, serving
+from tests.asgi.driver import OUTGOING, STATE, Orders, Reply, Seen, Service, answer, serving
 from tests.own.serving import KEYS
 from tests.stores.schemas import Schema
 from twophp import Policy, Quota, current_intent
+from twophp.asgi import Hooks
 from twophp.asgi.messages import Send
 from twophp.core.errors import ConfigError, Refused
 from twophp.core.obligation import by_id
@@ -315,6 +317,45 @@ async def test_another_database_and_a_role_without_rights_are_refused(shop_here:
     await schema.run(f"DROP OWNED BY reader_{schema.name}")
     for kind, name in (("DATABASE", "other"), ("ROLE", "clerk"), ("ROLE", "reader")):
         await schema.run(f"DROP {kind} {name}_{schema.name}")
+
+
+RIGHTS = (
+    *("SELECT, UPDATE ON {0}.intent", "SELECT, INSERT, UPDATE ON {0}.job, {0}.obligation"),
+    *("SELECT, INSERT, UPDATE, DELETE ON {0}.seal, {0}.budget", "INSERT ON {0}.released, {0}.link"),
+    *("SELECT, UPDATE ON {0}.writer", "USAGE ON SEQUENCE {0}.record_id", "USAGE ON SCHEMA {0}"),
+    *("INSERT ON {0}.orders", "USAGE ON SEQUENCE {0}.orders_id_seq"),
+)
+
+
+@pytest.mark.req("A-34")
+async def test_a_role_with_the_rights_that_are_asked_for_settles(shop_here: Shop) -> None:
+    """With what follows from the outcome: a delivery that is owed, and an obligation with a payload."""
+    schema, role, hooks = shop_here.schema, f"clerk_{shop_here.schema.name}", Hooks()
+
+    @hooks.on_phase("COMMITTED", name="note")
+    def note(_event: object) -> None:
+        """It is owed, and that is all."""
+
+    async def work(intent: RunningIntent) -> None:
+        held.append(await intent.obligations.reserve("publish", {"key": "k1"}))
+        async with intent.transaction(pool) as connection:
+            await connection.execute(shop_here.add, intent.client_correlation_id, "")
+
+    held: list[str] = []
+    await schema.run(f"CREATE ROLE {role} LOGIN")
+    url = f"postgresql://{role}@{schema.server.partition('@')[2]}"
+    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool:
+        async with shop_here.serving(work, outgoing=replace(OUTGOING, hooks=hooks)) as service:
+            assert (await service.both())[1].get(STATE) == "FAILED"  # Nothing is granted yet.
+            for right in RIGHTS:
+                await schema.run(f"GRANT {right.format(schema.name)} TO {role}")
+            assert (await service.both("c-2"))[1].get(STATE) == "COMMITTED"
+            (obligation,) = await service.server.store.read([by_id(held[1])])
+            assert str(obligation.state) == "Committed"
+            assert len(await schema.run("SELECT 1 FROM twophp.job")) == 1
+        assert await shop_here.rows() == ["c-2"]
+    await schema.run(f"DROP OWNED BY {role}")
+    await schema.run(f"DROP ROLE {role}")
 
 
 async def refused_over(shop: Shop, url: str) -> str:

@@ -238,9 +238,10 @@ SELECT current_setting('transaction_read_only'), to_regclass('twophp.writer') IS
 SELECT count(*) FROM twophp.writer WHERE id = $1 AND name = $2;
 
 -- name: lent_privileges
-SELECT coalesce(string_agg(p || ' on ' || t, ', '), '') FROM (VALUES
+SELECT concat_ws(', ', string_agg(p || ' on ' || t, ', '),
+    CASE WHEN NOT has_sequence_privilege('twophp.record_id', 'USAGE') THEN 'USAGE on record_id' END) FROM (VALUES
     ('intent', 'SELECT'), ('intent', 'UPDATE'),
-    ('obligation', 'SELECT'), ('obligation', 'UPDATE'),
+    ('obligation', 'SELECT'), ('obligation', 'INSERT'), ('obligation', 'UPDATE'),
     ('job', 'SELECT'), ('job', 'INSERT'), ('job', 'UPDATE'),
     ('seal', 'SELECT'), ('seal', 'INSERT'), ('seal', 'UPDATE'), ('seal', 'DELETE'),
     ('budget', 'SELECT'), ('budget', 'INSERT'), ('budget', 'UPDATE'), ('budget', 'DELETE'),
