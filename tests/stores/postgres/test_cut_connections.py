@@ -11,7 +11,7 @@ import pytest
 
 from tests.asgi.driver import SERVER, STATE, Orders, Reply, serving
 from tests.patience import PATIENCE_S
-from tests.stores.postgres.proxy import proxied
+from tests.stores.postgres.proxy import Proxy, proxied
 from tests.stores.postgres.replicas import KEYS
 from tests.stores.schemas import Schema
 from twophp.core.policy import Policy
@@ -27,25 +27,29 @@ async def insist(ask: Callable[..., Awaitable[Reply]], *arguments: Reply | str) 
     return reply
 
 
+async def cut_everywhere(proxy: Proxy, url: str) -> int:
+    """A handshake for each of its messages, with the connection cut before that one. How many those are."""
+    orders, policies = Orders(), {"POST /orders": Policy.standard()}
+    async with asyncio.timeout(PATIENCE_S), serving(orders, store=url, keys=KEYS, policies=policies) as service:
+        for number in count():
+            name, runs = f"c-{number}", orders.runs
+            proxy.arm(number)
+            registered = await insist(service.register, name)
+            assert registered.get(STATE) == "WAITING_CONFIRM"
+            told = await insist(service.confirm, registered, name)
+            assert (told.get(STATE), orders.runs) == ("COMMITTED", runs + 1)
+            again = await service.confirm(registered, name)
+            assert (again.status, again.get(STATE), again.body) == (told.status, "COMMITTED", told.body)
+            assert (await service.register(name)).get(SERVER) == registered.get(SERVER)
+            if not proxy.has_cut:
+                break
+    return number
+
+
 @pytest.mark.req("A-42", "A-52", "P-6-a", "P-8.1-a", "P-9.1-a")
 async def test_a_connection_that_is_cut_anywhere_loses_nothing_and_repeats_nothing(schema: Schema) -> None:
-    orders, cuts = Orders(), 0
-    async with proxied(schema.server) as proxy, asyncio.timeout(PATIENCE_S):
+    async with proxied(schema.server) as proxy:
         through = urlunsplit(urlsplit(schema.url)._replace(netloc=f"twophp@{proxy.address}"))
-        url = f"{through}&sslmode=disable"
-        async with serving(orders, store=url, keys=KEYS, policies={"POST /orders": Policy.standard()}) as service:
-            for number in count():
-                name, runs = f"c-{number}", orders.runs
-                proxy.arm(number)
-                registered = await insist(service.register, name)
-                assert registered.get(STATE) == "WAITING_CONFIRM"
-                told = await insist(service.confirm, registered, name)
-                assert (told.get(STATE), orders.runs) == ("COMMITTED", runs + 1)
-                again = await service.confirm(registered, name)
-                assert (again.status, again.get(STATE), again.body) == (told.status, "COMMITTED", told.body)
-                assert (await service.register(name)).get(SERVER) == registered.get(SERVER)
-                if not proxy.has_cut:
-                    break
-                cuts += 1
+        cuts = await cut_everywhere(proxy, f"{through}&sslmode=disable")
     assert cuts > 100, "a handshake has that many messages"
     assert (await verify(schema.url)).findings == ()
