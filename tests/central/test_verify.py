@@ -42,12 +42,25 @@ class Tampered:
     def does(self, statement: str, *values: object) -> Rows:
         return tamper(self.url, statement, *values)
 
+    def rewrites_with_tree(self, sequence: int) -> None:
+        """A row, and every hash that follows from it."""
+        self.does("UPDATE entry SET transaction_reference = 'forged' WHERE sequence = ?", sequence)
+        page = self.leaves(1, 1_024)
+        rows = dict(page.newest) | {number: leaf or b"" for number, _by, leaf in page.past}
+        tiles = merkle.appended(0, {}, [merkle.hash_of_row(rows[number]) for number in range(1, page.size + 1)])
+        for (level, number), hashes in tiles.items():
+            self.does("UPDATE tile SET hashes = ? WHERE level = ? AND number = ?", hashes, level, number)
+
     def push(self, *rows: LedgerEntry) -> None:
         assert set(outcomes(self.here.push(self.secret, rows))) == {"stored"}
 
     def leaves(self, first: int, count: int) -> Leaves:
         found: Leaves = self.here.do(self.here.state.store.leaves(first, count))
         return found
+
+    def forgets_heads(self) -> None:
+        """Whoever rewrites a tree thinks of the heads that were signed."""
+        self.does("DELETE FROM head_history")
 
     def head(self) -> str:
         said = self.here.get("/v1/proofs/head")
@@ -82,6 +95,7 @@ def _served(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator
         made = Tampered(here, url, secret, guid)
         made.push(*(row(n, guid) for n in range(1, CALLS + 1)))
         made.push(*(row(n, guid, version=2, phase="COMMITTED") for n in range(1, SUPERSEDED + 1)))
+        here.do(here.state.heads.sign())
         yield made
 
 
@@ -153,6 +167,7 @@ def test_an_older_version_that_is_served_as_the_newest_is_named(tampered: Tamper
 
 def test_a_tail_that_was_cut_off_with_its_tree_is_found_by_whoever_noted_a_head(tampered: Tampered) -> None:
     early, noted = tampered.leaves(1, 256), tampered.head()
+    tampered.forgets_heads()
     rest = merkle.appended(0, {}, [early.hashes[at : at + 32] for at in range(0, 256 * 32, 32)])
     tampered.does("DELETE FROM entry WHERE sequence > 256")
     tampered.does("DELETE FROM tile WHERE level = 0 AND number > 0")
@@ -168,21 +183,31 @@ def test_a_tail_that_was_cut_off_with_its_tree_is_found_by_whoever_noted_a_head(
 
 def test_a_head_that_was_set_back_leaves_rows_outside_the_tree(tampered: Tampered) -> None:
     tampered.does("UPDATE head SET size = 609")
-    assert tampered.found() == [("slipped_in", 610), ("other_tree", None)]
+    assert tampered.found() == [("slipped_in", 610), ("other_tree", None), ("other_history", None)]
 
 
 def test_rows_that_were_rewritten_together_with_the_tree_are_found_by_a_noted_head_alone(tampered: Tampered) -> None:
     early, noted = tampered.leaves(1, 256), tampered.head()
-    tampered.does("UPDATE entry SET transaction_reference = 'forged' WHERE sequence = 300")
-    page = tampered.leaves(1, 1_024)
-    rows = dict(page.newest) | {number: leaf or b"" for number, _by, leaf in page.past}
-    tiles = merkle.appended(0, {}, [merkle.hash_of_row(rows[number]) for number in range(1, SIZE + 1)])
-    for (level, number), hashes in tiles.items():
-        tampered.does("UPDATE tile SET hashes = ? WHERE level = ? AND number = ?", hashes, level, number)
+    tampered.forgets_heads()
+    tampered.rewrites_with_tree(300)
     assert tampered.found() == []
     assert tampered.found("--expect", noted) == [("other_history", None)]
     before = f"256:{merkle.folded(early.hashes).hex()}"
     assert tampered.found("--expect", before) == [], "what came before is as it was"
+
+
+def test_heads_that_were_kept_say_where_a_tree_was_rewritten(tampered: Tampered) -> None:
+    for number in (700, 701, 702):
+        tampered.push(row(number, tampered.guid))
+        tampered.here.do(tampered.here.state.heads.sign())
+    tampered.rewrites_with_tree(SIZE + 2)
+    assert tampered.found() == [("other_history", None)]
+    said = run("ledger", "verify", tampered.here.url).stdout
+    assert f"leaves {SIZE + 2} to {SIZE + 2} are not those of head" in said
+    key = tampered.here.get("/v1/heads/key")["key"]
+    assert tampered.found("--key", key) == [("other_history", None)]
+    tampered.does("UPDATE head_history SET note = 'forged'")
+    assert run("ledger", "verify", tampered.here.url, "--key", key).exit_code != OK
 
 
 def test_tiles_that_do_not_follow_from_the_leaves_are_found(tampered: Tampered) -> None:

@@ -60,9 +60,7 @@ for _command in (tree, show_, stalled, pairs, initiated, tail, prove):
     help="A head noted earlier: history up to there must be the same. Of a central ledger, as often as you like.",
 )
 @click.option("--proof", metavar="FILE", help="What `ledger prove` wrote: its rows must still be there (central only).")
-@click.option(
-    "--key", metavar="KEY", help="Who must have signed the proof's head. Then the proof is enough, without URL."
-)
+@click.option("--key", metavar="KEY", help="Who must have signed the heads. With --proof no URL is needed then.")
 @click.option("--resume", metavar="FILE", help="Keep in FILE how far it is, and go on from there (central only).")
 @click.option("--quick", is_flag=True, help="Walk the proofs alone, and look at no row (a central ledger's URL only).")
 @click.option(

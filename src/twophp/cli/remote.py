@@ -76,6 +76,10 @@ class Remote:
         except UnicodeDecodeError as error:
             raise Refused(STRANGER, code=BAD_ANSWER) from error
 
+    async def document(self, path: str) -> Any:
+        """The document at a path, for who waits for several."""
+        return _Document(_decoded(await self._answer("GET", path, b"")))
+
     async def packed(self, path: str, kind: type[T]) -> T:
         """The MessagePack document at a path."""
         answer = await self._answer("GET", path, b"")

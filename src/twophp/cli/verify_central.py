@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 import msgspec
 from rich.markup import escape
 
-from twophp.central.ports import LEAVES_PER_PAGE, Leaves
+from twophp.central.ports import TreeHead
 from twophp.central.proof.verify import Noted, Report, Verification
-from twophp.central.stores.opening import open_central
 from twophp.central.stores.sqlite.database import CENTRAL
+from twophp.cli.central_sources import KeptHead, Source, reading
 from twophp.cli.output import FOUND, counted, note, out, print_json, progress_bar
 from twophp.cli.proofs import continues, head_of, noted_head, proven
 from twophp.cli.remote import Remote, is_remote
+from twophp.core.consistency import verify_consistency
+from twophp.core.errors import Refused
+from twophp.identity import notes
 from twophp.stores.sqlite.connection import belongs_to
 from twophp.stores.urls import POSTGRESQL
-
-Read: TypeAlias = Callable[[int], Awaitable[Leaves]]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     expect: Sequence[str]
     proof: str | None
-    key: str | None  # Whose signature the proof must have.
+    key: str | None  # Whose signature the proof and the heads that were kept must have.
     resume: str | None
     quick: bool
     as_json: bool
@@ -74,8 +73,7 @@ def verify_central(ctx: click.Context, asked: Asked) -> None:
     elif asked.quick:
         found = _quick(Remote(asked.url), noted)
     else:
-        report = asyncio.run(_verified(asked, noted))
-        found = _document(report)
+        found = asyncio.run(_verified(asked, noted))
     found["findings"] = findings + found["findings"]
     found["findings_count"] += len(findings)
     found["proven"] = proofs
@@ -116,49 +114,74 @@ def _said(what: str, sequence: int | None, message: str) -> dict[str, Any]:
     return {"what": what, "sequence": sequence, "message": message}
 
 
-async def _verified(asked: Asked, noted: Sequence[Noted]) -> Report:
-    async with _reading(asked.url) as read:
+async def _verified(asked: Asked, noted: Sequence[Noted]) -> dict[str, Any]:
+    async with reading(asked.url) as source:
         with tempfile.TemporaryDirectory(prefix="twophp-verify-") as folder:
-            about = asked.url if is_remote(asked.url) or asked.url.startswith(POSTGRESQL) else str(Path(asked.url))
-            verification = Verification(asked.resume or f"{folder}/seen.db", about, noted)
+            verification = Verification(asked.resume or f"{folder}/seen.db", asked.url, noted)
             is_done = False
             try:
                 with progress_bar("verifying") as progress:
-                    await _take_all(read, verification, progress)
+                    await _take_all(source, verification, progress)
                     report = await asyncio.to_thread(verification.finish)
                 is_done = True
             finally:
                 verification.close(forget=is_done)
-        return report
+        found = _document(report)
+        kept = await _check_kept(source, report, asked.key)
+        found["findings"] += kept
+        found["findings_count"] += len(kept)
+        return found
 
 
-async def _take_all(read: Read, verification: Verification, progress: Callable[[int, int], None]) -> None:
+async def _take_all(source: Source, verification: Verification, progress: Callable[[int, int], None]) -> None:
     """Each page is looked at while the next one is fetched."""
     wanted, more = verification.wanted, True
-    coming = asyncio.ensure_future(read(wanted))
+    coming = asyncio.ensure_future(source.leaves(wanted))
     try:
         while more:
             page = await coming
             more = page.until <= page.size
             if more:
-                coming = asyncio.ensure_future(read(page.until))
+                coming = asyncio.ensure_future(source.leaves(page.until))
             await asyncio.to_thread(verification.take, page)
             progress(min(page.until - 1, page.size), page.size)
     finally:
         coming.cancel()
 
 
-@asynccontextmanager
-async def _reading(url: str) -> AsyncIterator[Read]:
-    if is_remote(url):
-        remote = Remote(url)
-        yield lambda first: remote.packed(f"/v1/proofs/leaves?first={first}", Leaves)
-        return
-    store = await open_central(url, read_only=True)
+async def _check_kept(source: Source, report: Report, key: str | None) -> list[dict[str, Any]]:
+    """Whether the tree continues the heads that were signed and kept; if not, between which two it was changed."""
+    now = report.head
+    head = await source.head_before(None)
+    if head is None or not report.is_whole:
+        return []  # Of a tree that does not follow from its leaves, no root says anything.
+    if key is not None and not notes.is_signed(head.note, notes.PublicKey.parse(key)):
+        return [_said("not_proven", None, f"head {head.number} is not signed by the key that is believed")]
+    if await _is_of(source, head, now):
+        return []
+    good, bad = 0, head  # The newest head of this tree is looked for by halves.
+    holds: KeptHead | None = None
+    while (middle := (good + bad.number) // 2) > good:
+        tried = await source.head_before(middle + 1)
+        if tried is None or tried.number <= good:
+            good = middle
+        elif await _is_of(source, tried, now):
+            good, holds = middle, tried
+        else:
+            bad = tried
+    since = 0 if holds is None else holds.size
+    message = f"leaves {since + 1} to {bad.size} are not those of head {bad.number}, which was signed"
+    return [_said("other_history", None, message)]
+
+
+async def _is_of(source: Source, head: KeptHead, now: TreeHead) -> bool:
+    """Whether one continues the other: a head may have been signed after the last leaf was looked at."""
+    ends = sorted([(head.size, head.root), (now.size, now.root)])
     try:
-        yield lambda first: store.leaves(first, LEAVES_PER_PAGE)
-    finally:
-        await store.close()
+        path = await source.consistency(ends[0][0], ends[1][0])
+    except Refused:
+        return False  # There are not so many leaves any more.
+    return verify_consistency(*ends[0], *ends[1], path)
 
 
 def _print(found: dict[str, Any], *, has_noted: bool) -> None:

@@ -62,6 +62,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a verification has found out."""
 
     head: TreeHead
+    is_whole: bool  # The head's root follows from the leaves.
     leaves: int
     rows: int  # Of them served as the newest version,
     past: int  # superseded by a newer one,
@@ -151,6 +152,7 @@ class Verification:
         ((seen, past),), ((count,),) = self._rows("count_seen"), self._rows("count_findings")
         return Report(
             head=TreeHead(size=last.size, root=last.root, at=last.at),
+            is_whole=last.root == fold.root(),
             leaves=fold.count,
             rows=seen - past,
             past=past,
