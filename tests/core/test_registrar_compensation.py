@@ -14,9 +14,12 @@ from twophp.core.compensation import (
     CompensationFacts,
     CompensationReadback,
     decide,
+    verified,
     verify,
 )
+from twophp.core.registrar import informed, resolve
 from twophp.core.registration import Compensation, CompensationRequest, Nonce, State, VerifyStatus
+from twophp.core.rulebook import VERIFY_FAILED
 
 T0 = 20_000
 REQUEST = CompensationRequest("lrk-1", "owner-1/approval-8", "n-8", "a-8", T0, T0 + 100)
@@ -101,3 +104,26 @@ def test_a_compensation_passes_if_its_nonce_is_spent_and_the_effect_stands_once(
 
 def test_one_rule_admits_and_it_is_the_last() -> None:
     assert [rule.admits for rule in RULES] == [False] * (len(RULES) - 1) + [True]
+
+
+@pytest.mark.req("A-98")
+@pytest.mark.parametrize(
+    ("status", "refused"), [(VerifyStatus.PASS, False), (VerifyStatus.PENDING, False), (VerifyStatus.FAIL, True)]
+)
+def test_a_compensation_carries_the_verdict_and_is_told_when_it_failed(status: VerifyStatus, refused: bool) -> None:
+    admitted = decide(REQUEST, REJECTED, T0)
+    assert admitted.result is not None
+    told = verified(admitted, status)
+    assert told.result == msgspec.structs.replace(admitted.result, verify_status=status)
+    assert told.code == (VERIFY_FAILED if refused else admitted.code)
+    assert told.admitted is admitted.admitted
+
+
+@pytest.mark.req("A-92")
+@pytest.mark.parametrize("status", [VerifyStatus.PASS, VerifyStatus.FAIL])
+def test_an_answer_from_a_record_is_told_with_the_verdict_that_came_meanwhile(status: VerifyStatus) -> None:
+    known = registered(VerifyStatus.PENDING)
+    told = informed(resolve(known), status)
+    now = msgspec.structs.replace(known, verify_status=status)
+    assert (told.result, told.prior, told.state) == (now, now, now.state)
+    assert told.state is (State.CLOSED if status is VerifyStatus.PASS else State.S3)
