@@ -151,6 +151,11 @@ def test_an_edit_of_what_is_fixed_or_of_the_outcome_shows() -> None:
         msgspec.structs.replace(intent, indeterminate=True),
     ]
     assert len({outcome_facts(one) for one in [intent, *outcomes]}) == 7
+    later = [
+        msgspec.structs.replace(one, request_digest="d", indeterminate=True) for one in (intent, edited[0], outcomes[0])
+    ]
+    assert len({fixed_facts(one) for one in later}) == 2  # With the younger fields too, the older ones count.
+    assert len({outcome_facts(one) for one in later}) == 2
 
 
 # Lines

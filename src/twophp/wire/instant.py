@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 _THOUSANDTHS: Final = tuple(f".{ms:03d}Z" for ms in range(1000))
 _LAST: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z: RFC 3339 years have four digits.
 # An offset is required: the draft wants an *absolute* timestamp (§5.2.2), and a local time is none.
+# Hours end at 23: Python 3.14 reads 24:00 as the next day, which RFC 3339 does not know.
 _RFC3339: Final = re.compile(
-    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt](?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+    rb"(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
 
 
