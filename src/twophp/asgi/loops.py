@@ -3,26 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
-
-from twophp.core.errors import ConfigError
-
-NEEDS_ASYNCIO: Final = "two-phase requests need asyncio: run the server with its asyncio worker, not with trio"
-
-
-def runs_asyncio() -> bool:
-    """Whether this is called under asyncio, which the store and the executions need. Trio is another event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def check_loop() -> None:
-    """Raise ConfigError unless this is called under asyncio."""
-    if not runs_asyncio():
-        raise ConfigError(NEEDS_ASYNCIO, code="needs_asyncio")
 
 
 class LockOfLoop:

@@ -20,7 +20,7 @@ from twophp.asgi.answers import STATUS_PATH, of_error, refused
 from twophp.asgi.failures import failed
 from twophp.asgi.handshake import Handshake
 from twophp.asgi.lifespan import Lifespan
-from twophp.asgi.loops import NEEDS_ASYNCIO, LockOfLoop, check_loop, runs_asyncio
+from twophp.asgi.loops import LockOfLoop
 from twophp.asgi.management import Management
 from twophp.asgi.messages import (
     Answer,
@@ -81,6 +81,8 @@ MANAGEMENT_VARIABLE: Final = "TWOPHP_MANAGEMENT_TOKEN"
 GIVEN: Final = "twophp.given"
 """The key in a scope under which a server edge hands in, as a ``Given``, what ``answered`` has returned to it."""
 
+NEEDS_ASYNCIO: Final = "two-phase requests need asyncio: run the server with its asyncio worker, not with trio"
+
 P = ParamSpec("P")
 AnyApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 """An application as its framework types it; each names scopes and messages in its own way."""
@@ -100,6 +102,21 @@ def _saying_why_not(make: Callable[P, None]) -> Callable[P, None]:
             raise
 
     return making
+
+
+def _runs_asyncio() -> bool:
+    """Whether this is called under asyncio, which the store and the executions need. Trio is another event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _check_loop() -> None:
+    """Raise ConfigError unless this is called under asyncio."""
+    if not _runs_asyncio():
+        raise ConfigError(NEEDS_ASYNCIO, code="needs_asyncio")
 
 
 class TwoPhaseMiddleware:
@@ -233,7 +250,7 @@ class TwoPhaseMiddleware:
 
     def _fails_open(self) -> bool:
         """Whether the application starts without us (A-37): its plain requests are to be served, recorded or not."""
-        if runs_asyncio() or not any(endpoint.policy.transparent for endpoint in self._settings.endpoints):
+        if _runs_asyncio() or not any(endpoint.policy.transparent for endpoint in self._settings.endpoints):
             return False
         log.error("%s: %s; plain requests are served without being recorded", self._settings.service, NEEDS_ASYNCIO)
         return True
@@ -252,7 +269,7 @@ class TwoPhaseMiddleware:
 
     async def open(self) -> Server:
         """Open what the service needs, once, also after a stop. An application's own lifespan may use it already."""
-        check_loop()
+        _check_loop()
         async with self._starting():
             self._has_stopped = False
             return await self._open()
@@ -321,7 +338,7 @@ class TwoPhaseMiddleware:
 
     async def _running(self) -> Server:
         """Without a lifespan the first request starts us. One after a stop must not: nothing would stop us again."""
-        check_loop()
+        _check_loop()
         if self._server is not None:
             return self._server
         self._refuse_after_stop()  # At once: the lock is held until everything has ended.
@@ -342,7 +359,7 @@ class TwoPhaseMiddleware:
         """
         shape = shape or self._seen.of(scope["headers"])
         handshake = self._handshake
-        if handshake is None or not runs_asyncio():
+        if handshake is None or not _runs_asyncio():
             return self._answered_once_open(scope, receive, shape)
         return handshake.answered(scope, receive, shape)
 

@@ -81,7 +81,7 @@ async def under_load(here: Replicas) -> AsyncIterator[Load]:
         await load.replay_everything()
 
 
-async def pause_longer_than_a_lease(here: Replicas, number: int, other: int) -> None:
+async def pause_longer_than_a_lease(here: Replicas, number: int, other: int) -> str:
     """A replica stands still with an intent in its hands. Another one ends that; the late answer changes nothing."""
     os.mkfifo(gate := here.folder / "gate")
     first, second = Connection(here.ports[number]), Connection(here.ports[other])
@@ -99,8 +99,7 @@ async def pause_longer_than_a_lease(here: Replicas, number: int, other: int) -> 
         assert (answer.status, answer.phase, answer["dtt-2php-message"]) == INDETERMINATE
     for connection in (first, second):
         await connection.close()
-    marks = here.folder / "marks"
-    marks.write_text(marks.read_text().replace(f"{intent}\n", ""))
+    return intent
 
 
 async def trouble(here: Replicas, load: Load) -> None:
@@ -109,7 +108,7 @@ async def trouble(here: Replicas, load: Load) -> None:
     await load.until(ENOUGH)
     here.begin_anew(0)
     await load.until(ENOUGH)
-    await pause_longer_than_a_lease(here, 1, 2)
+    load.paused.append(await pause_longer_than_a_lease(here, 1, 2))
     here.set_clock(2, signal.SIGUSR1)
     await load.until(ENOUGH)
     here.set_clock(2, signal.SIGUSR2)
