@@ -86,11 +86,10 @@ class Queue:
         self._bite_at = ended + REST * (ended - began)
 
     def rest_s(self) -> float:
-        """How long the background still rests; zero or negative when it may go."""
+        """How long the background still rests, should no request come; zero or negative when it may go."""
         now = self._seconds()
-        if self.is_closing or now - self._asked_at >= QUIET_S:
-            return 0.0
-        return self._bite_at - now
+        quiet_at = self._asked_at + QUIET_S
+        return 0.0 if self.is_closing or now >= quiet_at else min(self._bite_at, quiet_at) - now
 
     @property
     def has_background(self) -> bool:
