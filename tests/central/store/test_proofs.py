@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.central.store.scene import T0, everything, order, send
 from twophp.central.ports import TreeHead
 from twophp.central.proof import merkle
+from twophp.central.proof.folding import Fold
 from twophp.central.stores.opening import open_central
 from twophp.central.stores.store import CentralStore
 from twophp.core.errors import Refused
@@ -203,3 +204,21 @@ def test_a_proof_reads_a_handful_of_tiles_however_many_leaves_there_are(size: in
     for path in (merkle.inclusion_path(index, size), merkle.consistency_path(index, size), [(0, size)]):
         assert len(merkle.tiles_of(path)) <= 3 * (size.bit_length() // merkle.TILE_LEVELS + 1)
         assert len(path) <= size.bit_length() + 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 900), st.integers(0, 3), st.data())
+def test_folding_leaves_as_they_come_gives_the_root_and_goes_on_from_its_edge(
+    size: int, tiles: int, data: st.DataObject
+) -> None:
+    leaves = leaves_of(size)
+    first = min(tiles * merkle.TILE_WIDTH, size - size % merkle.TILE_WIDTH)
+    begun = Fold()
+    begun.add(b"".join(leaves[:first]))
+    gone_on = Fold(begun.count, begun.edge)
+    gone_on.add(b"".join(leaves[first:]))
+    assert (gone_on.count, gone_on.root()) == (size, hashed(leaves))
+    old = data.draw(st.integers(first, size))
+    then = begun.copy()
+    then.add(b"".join(leaves[first:old]))
+    assert then.root() == hashed(leaves[:old])

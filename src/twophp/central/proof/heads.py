@@ -65,6 +65,8 @@ class Heads:
                 if not self.is_forked:
                     log.error("no tree head is signed: %s", error)  # noqa: TRY400 - Its words say all there is.
                 self.is_forked = True
+            except Exception:  # What nobody thought of must not end the signing.
+                log.exception("no tree head is signed")
             with suppress(TimeoutError):
                 async with asyncio.timeout(EVERY_S):
                     await stopping.wait()
