@@ -93,7 +93,7 @@ def verify(
     the tree: rewritten, removed and slipped-in rows are named. What was rewritten together with the tree is found
     with --expect or --proof.
     """
-    if proof is not None and key is not None and not url_or_path:
+    if proof is not None and key is not None and not (url_or_path or expect):
         alone = Asked(url="", expect=expect, proof=proof, key=key, resume=None, quick=True, as_json=as_json)
         verify_central(ctx, alone)
     database = url_or_path.startswith(("http://", "https://", *POSTGRESQL, *REDIS))

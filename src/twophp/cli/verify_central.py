@@ -69,7 +69,7 @@ def verify_central(ctx: click.Context, asked: Asked) -> None:
         noted.append(head)
         findings = [_said("not_proven", None, message) for message in broken]
     if not asked.url:
-        found = _unseen(noted[0], [])
+        found = _unseen(noted[-1], [])
     elif asked.quick:
         found = _quick(Remote(asked.url), noted)
     else:
