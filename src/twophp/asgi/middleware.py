@@ -259,7 +259,9 @@ class TwoPhaseMiddleware:
         """Whether this HTTP request may be more than the application's alone. For an edge that passes on the others."""
         if not self.shape_of(scope["headers"]).is_plain or _OWN_PATHS in scope["path"]:
             return True
-        return self._polls.may_be_one(scope) if scope["method"] in READS else self._judges_plain
+        if scope["method"] in READS:
+            return self._polls.may_be_one(scope)
+        return self._judges_plain and self._settings.endpoints.match(scope["method"], seen_path(scope)) is not None
 
     async def start(self) -> Server:
         """Open and begin to work. Called when the application has started."""

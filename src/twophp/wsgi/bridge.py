@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from http import HTTPStatus
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from twophp.asgi.messages import Answer, Message, Receive, Scope, Send
 from twophp.core.errors import StoreUnavailable
 from twophp.core.intent import Mode
 from twophp.stores.portal import Portal
+from twophp.wsgi.body import Body, read_body
 from twophp.wsgi.environ import Environ, Headers, WsgiApp, answer_of, environ_of
 
 _CALL: Final = "twophp.wsgi.call"
@@ -39,8 +41,9 @@ Job = Callable[[], None]
 class Call:
     """One request that waits in its own thread, and does there what the loop asks of it."""
 
-    def __init__(self, environ: Environ) -> None:
+    def __init__(self, environ: Environ, body: Body) -> None:
         self.environ = environ
+        self.body = body
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._is_over = False
@@ -102,9 +105,9 @@ class Bridge:
 
     def answered(self, scope: Scope, environ: Environ) -> Answer:
         """What the middleware answers, with the application behind it."""
-        call, body = Call(environ), self._body(environ)
+        call = Call(environ, read_body(environ, self._most))
         scope[_CALL] = call
-        self._opened().post(self._through(scope, body, call))
+        self._opened().post(self._through(scope, call))
         return call.wait()
 
     def _opened(self) -> Portal:
@@ -124,20 +127,10 @@ class Bridge:
             self.middleware = asgi.TwoPhaseMiddleware(self._run, **self._settings)
         self._lock, self._portal, self._beside = threading.Lock(), None, None
 
-    def _body(self, environ: Environ) -> bytes:
-        """The body, unless its own length says that it is refused anyway."""
-        length = str(environ.get("CONTENT_LENGTH") or "")
-        if length.isdigit() and len(length) <= len(str(self._most)):
-            size = int(length)
-            return bytes(environ["wsgi.input"].read(size)) if size <= self._most else b""
-        if not length and environ.get("wsgi.input_terminated"):
-            return bytes(environ["wsgi.input"].read(self._most + 1))
-        return b""
-
-    async def _through(self, scope: Scope, body: bytes, call: Call) -> None:
+    async def _through(self, scope: Scope, call: Call) -> None:
         """One request through the middleware."""
         sent: list[Message] = []
-        receive = _receiving(body)
+        receive = _receiving(call.body)
 
         async def send(message: Message) -> None:
             sent.append(message)
@@ -156,7 +149,9 @@ class Bridge:
         call: Call | None = scope.get(_CALL)
         intent = scope.get("state", {}).get(_STATE)
         environ = environ_of(scope, body, None if call is None else call.environ)
-        if intent is not None and intent.mode is Mode.ASYNC:
+        if intent is None and call is not None:
+            environ |= call.body.for_application(call.environ)
+        elif intent is not None and intent.mode is Mode.ASYNC:
             call = None  # Its request is answered with 202 while it runs.
         status, headers, content = await self._in_a_thread(environ, call)
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
@@ -197,9 +192,11 @@ def _tell(done: asyncio.Future[Any], result: Any, error: BaseException | None) -
         done.set_exception(error if isinstance(error, Exception | SystemExit) else RuntimeError(repr(error)))
 
 
-def _receiving(body: bytes) -> Receive:
-    """The whole body, then nothing more: a WSGI server does not tell that a client has left."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def _receiving(body: Body) -> Receive:
+    """The whole body, then nothing more: a WSGI server does not tell that a client has left, unless half is missing."""
+    messages: list[Message] = [{"type": "http.request", "body": body.data, "more_body": body.is_broken_off}]
+    if body.is_broken_off:
+        messages.insert(0, {"type": "http.disconnect"})
 
     async def receive() -> Message:
         return messages.pop() if messages else await asyncio.get_running_loop().create_future()
@@ -218,5 +215,8 @@ async def _received(receive: Receive) -> bytes:
 
 
 def _gathered(sent: list[Message]) -> Answer:
+    """The answer. Without one nobody waits for it any more, but a WSGI server is owed one."""
+    if not sent:
+        return Answer(HTTPStatus.BAD_REQUEST, ((b"content-length", b"0"),))
     start, *bodies = sent
     return Answer(start["status"], tuple(start["headers"]), b"".join(part.get("body", b"") for part in bodies))
