@@ -224,6 +224,14 @@ def test_tiles_that_do_not_follow_from_the_leaves_are_found(tampered: Tampered) 
 # Going on, and what else there is to get right. -----------------------------------------------------------------------
 
 
+def test_what_is_kept_of_a_verification_has_no_password(tampered: Tampered, tmp_path: Path) -> None:
+    state = tmp_path / "verify.state"
+    verification = Verification(str(state), "postgresql://auditor:hunter2@db.example/central")
+    verification.take(tampered.leaves(1, 256))
+    verification.close(forget=False)
+    assert b"hunter2" not in b"".join(file.read_bytes() for file in tmp_path.glob("verify.state*"))
+
+
 def test_a_verification_goes_on_where_it_was_interrupted(tampered: Tampered, tmp_path: Path) -> None:
     """Also when rows that were looked at were superseded in between: that is no finding."""
     here, state = tampered.here, str(tmp_path / "verify.state")

@@ -96,7 +96,8 @@ class Verification:
         """Begin, or go on where one of the same ledger and the same heads was interrupted."""
         self._path = path
         self._noted = sorted(noted)
-        self._about = "\n".join([about, *map(str, self._noted)]).encode()
+        # As a digest: the URL of a database may have a password in it, and this file is kept.
+        self._about = sha256("\n".join([about, *map(str, self._noted)]).encode()).digest()
         self._state = _opened(path)
         found = self._rows("progress")
         about_, count, edge, roots, without_row = found[0] if found else (self._about, 0, b"", b"", 0)
