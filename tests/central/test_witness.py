@@ -118,16 +118,44 @@ def test_another_signer_is_not_believed(scene: Scene) -> None:
     assert (scene.looks().exit_code, scene.store.read_text()) == (UNUSABLE, "something else")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "code"),
+    [
+        ("--webhook", "http://alarms.example/hook", "tls_required"),
+        ("--webhook", "https://alarms.example/hook?token=1", "bad_url"),
+        ("--name", "our witness", "bad_key_name"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_before_the_first_look(
+    scene: Scene, option: str, value: str, code: str
+) -> None:
+    refused = scene.looks(option, value)
+    assert (refused.exit_code, code in refused.stderr, scene.store.exists()) == (UNUSABLE, True, False), refused.output
+
+
+def test_a_webhook_that_refuses_an_alarm_is_named(scene: Scene) -> None:
+    scene.looks()
+    scene.rewrite()
+    scene.push(40)
+    with _webhook(404) as (url, _told):
+        alarm = scene.looks("--webhook", url)
+    assert (alarm.exit_code, "the webhook was not told: The other side answered 404" in alarm.stderr) == (FOUND, True)
+
+
 class _webhook:  # noqa: N801 - It reads as what it is.
     """A receiver, and what it was told."""
 
+    def __init__(self, status: int = 204) -> None:
+        self._status = status
+
     def __enter__(self) -> tuple[str, list[Any]]:
         told: list[Any] = []
+        status = self._status
 
         class Receiver(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 told.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                self.send_response(204)
+                self.send_response(status)
                 self.end_headers()
 
             def log_message(self, *_arguments: object) -> None:

@@ -16,11 +16,13 @@ from typing import Any, Final
 
 import click
 import msgspec
+from rich.markup import escape
 
 from twophp.cli.output import FOUND, examples, note, out, print_json
 from twophp.cli.remote import Remote
 from twophp.core.errors import ConfigError, DeliveryFailed, Refused, StoreUnavailable
-from twophp.delivery.fetch import fetch, read_origin
+from twophp.delivery.egress_http import check_success
+from twophp.delivery.fetch import Origin, fetch, read_origin
 from twophp.identity import notes
 from twophp.stores.clock import pause, wall_clock
 from twophp.stores.ring_file import sync_folder
@@ -29,7 +31,6 @@ from twophp.stores.vault import mint_key
 log: Final = logging.getLogger("twophp.witness")
 
 OTHER_TREE: Final = "other_tree"
-PRIVATE: Final = 0o600
 
 
 class Memory(msgspec.Struct, kw_only=True):
@@ -75,6 +76,7 @@ def witness(
     both notes are kept in the store as evidence.
     """
     remote, public = Remote(central), notes.PublicKey.parse(key)
+    told = None if webhook is None else read_origin(webhook)  # Now: an alarm is too late to find out that it is no URL.
     while True:
         try:
             alarm = _look(remote, public, Path(store), name)
@@ -84,7 +86,7 @@ def witness(
             log.warning("the central ledger was not seen: %s", error)
             alarm = None
         if alarm is not None:
-            _raise(alarm, webhook, as_json=as_json)
+            _raise(alarm, told, as_json=as_json)
             ctx.exit(FOUND)
         if every is None:
             break
@@ -124,21 +126,22 @@ def _broken(remote: Remote, last: notes.Head, now: notes.Head) -> str | None:
     return notes.broken_promise(last, now, path)
 
 
-def _raise(alarm: dict[str, Any], webhook: str | None, *, as_json: bool) -> None:
+def _raise(alarm: dict[str, Any], webhook: Origin | None, *, as_json: bool) -> None:
     log.error("%s: %s", alarm["what"], alarm["message"])
     if as_json:
         print_json(alarm)
     else:
-        out().print(f"[red]{alarm['what']}[/red]: {alarm['message']}")
+        out().print(f"[red]{alarm['what']}[/red]: {escape(alarm['message'])}")
     if webhook is not None:
-        origin = read_origin(webhook)
-        headers = {"Content-Type": "application/json"}
-        try:
-            asyncio.run(
-                fetch(origin, "POST", "" if origin.path else "/", headers=headers, body=msgspec.json.encode(alarm))
-            )
-        except DeliveryFailed as error:
-            note(f"the webhook was not told: {error.reason}")
+        asyncio.run(_tell(webhook, msgspec.json.encode(alarm)))
+
+
+async def _tell(webhook: Origin, alarm: bytes) -> None:
+    path, headers = "" if webhook.path else "/", {"Content-Type": "application/json"}
+    try:
+        check_success((await fetch(webhook, "POST", path, headers=headers, body=alarm)).status)
+    except DeliveryFailed as error:
+        note(f"the webhook was not told: {error.message}")
 
 
 def _kept(store: Path, memory: Memory, alarm: dict[str, Any]) -> dict[str, Any]:

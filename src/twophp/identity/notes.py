@@ -98,7 +98,8 @@ class Signer:
     """An Ed25519 key with a name."""
 
     def __init__(self, name: str, seed: bytes, kind: int = LOG) -> None:
-        assert _NAME.fullmatch(name), "a name is visible ASCII without a plus"
+        if not _NAME.fullmatch(name):
+            raise ConfigError("the name of a key is visible ASCII without a plus", code="bad_key_name")
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = PublicKey(name=name, key=self._key.public_key().public_bytes_raw(), kind=kind)
 
@@ -114,7 +115,7 @@ class Signer:
         try:
             name, _key_id, encoded = text.strip().removeprefix(_PRIVATE).split("+", 2)
             return cls(name, b64decode(encoded, validate=True)[1:], kind)
-        except (ValueError, BadBase64, AssertionError):
+        except (ValueError, BadBase64):
             message = "a private key is PRIVATE+KEY+NAME+ID+BASE64"
             raise ConfigError(message, code="bad_private_key") from None
 
