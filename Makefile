@@ -27,7 +27,7 @@ test: lint ## Lint, then every test; ARGS="tests/core -k name" narrows it
 	@echo "test: pytest $(ARGS)"
 	@$(BIN)/pytest -q -n 2 --dist worksteal $(ARGS)
 
-stress: .venv/.ready ## Repeat tests beside busy processes; ARGS="tests/core -k name", TIMES=10
+stress: .venv/.ready ## Repeat some tests beside busy processes; ARGS="tests/core -k name", TIMES=10
 	@$(BIN)/python -m tools.stress --times $(TIMES) -- $(ARGS)
 
 lint: .venv/.ready ## Style, types and layers

@@ -43,6 +43,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--busy", type=int, default=4 * (os.cpu_count() or 1), help="busy processes (%(default)s)")
     parser.add_argument("arguments", nargs="*", help="what to give to pytest")
     asked = parser.parse_args(given)
+    if not asked.arguments:
+        parser.error('say which tests, as in make stress ARGS="tests/core -k name": all of them take hours')
     with load(asked.busy):
         return repeat(asked.times, asked.arguments)
 
