@@ -11,6 +11,7 @@ from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Statement
 from twophp.registrar import Registrar
 from twophp.stores.redis import RedisStore
+from twophp.stores.redis.verify import verify
 from twophp.stores.testing.scene import confirm, register
 from twophp.stores.urls import open_store, open_vault
 
@@ -82,6 +83,18 @@ async def test_a_url_that_cannot_be_right_is_refused(redis_url: str, option: str
     with pytest.raises(ConfigError) as refusal:
         await opened(f"{redis_url}?{option}")
     assert refusal.value.code == "bad_store_url"
+
+
+async def test_a_database_that_is_no_number_is_refused(redis_url: str) -> None:
+    """The driver would take it for the first one."""
+    with pytest.raises(ConfigError) as refusal:
+        await opened(f"{redis_url.rpartition('/')[0]}/orders")
+    assert refusal.value.code == "bad_store_url"
+
+
+async def test_a_ledger_that_is_not_there_is_named(redis_url: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r"no ledger \{nothere\} is there"):
+        await verify(f"{redis_url}?prefix=nothere")
 
 
 async def test_nobody_answers() -> None:

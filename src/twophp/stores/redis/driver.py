@@ -35,6 +35,8 @@ CONNECT_S: Final = 10
 REPLY_S: Final = 10
 OLDEST: Final = (7, 0)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HAVE_NUMBERS: Final = ("redis", "rediss")
+_DATABASE: Final = re.compile(r"(/[0-9]*)?")
 _NO_PARTITIONS: Final = (
     "a ledger lies in one slot of Redis: a change may touch an intent, its principal's count, obligations and the"
     " journal, and a cluster changes no two slots as one. Give each service a ledger of its own (prefix=)"
@@ -53,6 +55,9 @@ class Place(msgspec.Struct, frozen=True):
 def place_of(url: str) -> Place:
     """What a URL says. ``prefix`` is ours, every other option is the driver's."""
     parts = urlsplit(url)
+    if parts.scheme in _HAVE_NUMBERS and not _DATABASE.fullmatch(parts.path):
+        message = f"{parts.path} is no database of a server: redis://HOST:PORT/0"  # The driver would take it for 0.
+        raise ConfigError(message, code="bad_store_url")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = options.pop("prefix", PREFIX)
     if not _NAME.fullmatch(prefix):

@@ -46,8 +46,11 @@ async def insist_on_format(server: Server, keys: Layout, *, may_make: bool) -> N
     if may_make:
         await server.ask("HSETNX", keys.of("state"), "format", FORMAT)
     there = int(await server.ask("HGET", keys.of("state"), "format") or 0)
+    if not there:
+        message = f"no ledger {keys.tag} is there; look at prefix= and the database, or start its service once"
+        raise SchemaMismatch(message, code="schema_too_old")
     if there != FORMAT:
-        remedy = "upgrade twophp" if there > FORMAT else "start its service once, which makes it"
+        remedy = "upgrade twophp" if there > FORMAT else "start its service once, which migrates it"
         message = f"{keys.tag} has format {there}, this twophp knows {FORMAT}; {remedy}"
         raise SchemaMismatch(message, code="schema_too_new" if there > FORMAT else "schema_too_old")
 
