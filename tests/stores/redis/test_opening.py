@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.redis import Server
 from tests.stores.redis.asking import ask
-from twophp.core.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
+from twophp.core.errors import CommitUnknown, ConfigError, SchemaMismatch, StoreError, StoreUnavailable
 from twophp.kernel.commands import AdHocCommand
 from twophp.ports import Change, Statement
 from twophp.registrar import Registrar
 from twophp.stores.redis import RedisStore
+from twophp.stores.redis.batch import Batch
 from twophp.stores.redis.verify import verify
 from twophp.stores.testing.scene import confirm, register
 from twophp.stores.urls import open_store, open_vault
@@ -58,6 +61,25 @@ async def test_a_server_that_came_back_weaker_is_refused(server: Server) -> None
         assert refusal.value.code == "weak_durability"
         server.ask("CONFIG", "SET", "appendfsync", "always")
         await confirm(store, intent)
+
+
+@pytest.mark.req("A-84")
+async def test_what_a_server_took_that_came_back_weaker_is_not_acknowledged(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was restarted between the read and the write of a batch, and the write went over a new connection."""
+    commit = Batch.commit
+
+    async def restarted(batch: Batch) -> None:
+        await asyncio.to_thread(server.kill)  # The loop hears of the end of its connection.
+        server.start()
+        server.ask("CONFIG", "SET", "appendfsync", "everysec")
+        await commit(batch)
+
+    async with RedisStore(server.url) as store:
+        monkeypatch.setattr(Batch, "commit", restarted)
+        with pytest.raises(CommitUnknown):
+            await register(store, arrived_at=store.now())
 
 
 async def test_a_replica_of_a_server_is_refused(server: Server) -> None:

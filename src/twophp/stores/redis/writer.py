@@ -79,6 +79,8 @@ class Writer(GroupCommit):
         """Make it durable, and know what it means if that fails."""
         try:
             await batch.commit()
+            if self._server.is_new:  # It went over a connection that was made for it: to whom, is looked at now.
+                await insist_on_durability(self._server)
         except Meeting:
             noticed |= batch.taken
             raise
