@@ -12,12 +12,13 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from http import HTTPStatus
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from twophp.asgi import middleware as asgi
@@ -63,6 +64,15 @@ class Call:
             self._is_over, self._answer, self._error = True, answer, error
             self._jobs.put(None)
 
+    def leave(self) -> Iterator[Job]:
+        """Wait no longer; what was asked of the thread and is not done."""
+        with self._lock:
+            self._is_over = True
+        with suppress(Empty):
+            while True:
+                if (job := self._jobs.get_nowait()) is not None:
+                    yield job
+
     def wait(self) -> Answer:
         """The answer, in the request's own thread."""
         while (job := self._jobs.get()) is not None:
@@ -107,8 +117,14 @@ class Bridge:
         """What the middleware answers, with the application behind it."""
         call = Call(environ, read_body(environ, self._most))
         scope[_CALL] = call
-        self._opened().post(self._through(scope, call))
-        return call.wait()
+        portal = self._opened()
+        try:
+            portal.post(self._through(scope, call))
+            return call.wait()
+        except BaseException:  # Also an interrupt of this thread, after which no request waits for the handler.
+            for job in call.leave():
+                self._aside(job)
+            raise
 
     def _opened(self) -> Portal:
         portal = self._portal
@@ -163,11 +179,15 @@ class Bridge:
         done: asyncio.Future[tuple[int, Headers, bytes]] = loop.create_future()
         job = partial(_do, loop, done, partial(copy_context().run, answer_of, self._app, environ))
         if call is None or not call.takes(job):
-            beside = self._beside
-            if beside is None:
-                raise StoreUnavailable("the service is shutting down and takes no new work")
-            beside.submit(job)
+            self._aside(job)
         return await done
+
+    def _aside(self, job: Job) -> None:
+        """Do it in the pool."""
+        beside = self._beside
+        if beside is None:
+            raise StoreUnavailable("the service is shutting down and takes no new work")
+        beside.submit(job)
 
 
 def _do(loop: asyncio.AbstractEventLoop, done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
