@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 from twophp import Policy, anonymous, current_intent
 from twophp.core.errors import ConfigError
 from twophp.engine.endpoints import Policies
+from twophp.stores.portal import Portal
 from twophp.wsgi import TwoPhaseMiddleware
 
 ENABLED = {"DTT-2PHP-Enabled": "true"}
@@ -222,6 +223,26 @@ def test_confirms_at_the_same_time_run_the_view_once(opened: Opened) -> None:
         thread.join()
     assert {(answer.status_code, answer.data) for answer in answers} == {(200, answers[0].data)}
     assert (len(answers), len(shop.seen)) == (8, 1)
+
+
+def test_a_child_makes_its_own_of_what_its_parent_was_just_opening(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = opened(created)
+    bridge, parents = shop.middleware._bridge, shop.middleware.asgi
+    seen = []
+
+    def forked(_portal: object, starting: Any, _undo: object) -> None:
+        starting.close()
+        bridge._forget()  # As in the child, where this call never returns.
+        seen.append(bridge.middleware)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Portal, "open", forked)
+        shop.middleware.start()
+    assert seen[0] is not parents
+    shop.middleware.stop()
+    assert shop.register().headers[STATE] == "WAITING_CONFIRM"
 
 
 def test_a_setting_that_does_not_exist_is_refused_at_once() -> None:

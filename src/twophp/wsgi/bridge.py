@@ -93,6 +93,7 @@ class Bridge:
         self._most = self.middleware.settings.max_body_bytes
         self._lock = threading.Lock()
         self._portal: Portal | None = None
+        self._has_begun = False
         self._beside: ThreadPoolExecutor | None = None
         # What a parent process had is of no use to its child, nor is a lock that another of its threads held.
         os.register_at_fork(after_in_child=self._forget)
@@ -103,7 +104,7 @@ class Bridge:
         self._opened()
 
     def stop(self) -> None:
-        """Let what runs end, and close. Nothing is begun after that."""
+        """Let what runs end, and close. A request that comes later opens anew."""
         with self._lock:
             portal, self._portal = self._portal, None
             beside, self._beside = self._beside, None
@@ -132,6 +133,7 @@ class Bridge:
             return portal
         with self._lock:
             if self._portal is None:
+                self._has_begun = True
                 portal = Portal("twophp-wsgi")
                 portal.open(self.middleware.start(), self.middleware.stop)
                 self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="twophp-wsgi")
@@ -139,9 +141,9 @@ class Bridge:
             return self._portal
 
     def _forget(self) -> None:
-        if self._portal is not None:
+        if self._has_begun:  # Also one that another thread of the parent was just opening.
             self.middleware = asgi.TwoPhaseMiddleware(self._run, **self._settings)
-        self._lock, self._portal, self._beside = threading.Lock(), None, None
+        self._lock, self._portal, self._beside, self._has_begun = threading.Lock(), None, None, False
 
     async def _through(self, scope: Scope, call: Call) -> None:
         """One request through the middleware."""
