@@ -56,7 +56,7 @@ screenshots: .venv/.ready ## Write docs/screenshots again: every page of the cen
 	@$(BIN)/python -m tools.screenshots
 
 coverage: .venv/.ready ## Measure what the tests run, by line and branch; ARGS="tests/core" narrows it
-	@tools/need git curl openssl node-express postgresql strace chromium
+	@tools/need git curl openssl node-express postgresql redis-server strace chromium
 	@$(BIN)/coverage erase
 	@nice $(BIN)/coverage run -m pytest -q $(ARGS)
 	@$(BIN)/coverage combine --quiet

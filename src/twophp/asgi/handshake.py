@@ -162,13 +162,7 @@ class Handshake:
         Raises NotRegistered when it could not be recorded: nothing has run, and it is the application's alone.
         """
         arrived = Arrived(scope, scope["method"], raw_path(scope), shape, self._now())
-        asked = PhaseOne(
-            path=bound_path(route_path(scope, arrived.path)),
-            mode=Mode.TRANSPARENT,
-            client_correlation_id=None,
-            callback=None,
-            requested_ttl_ms=None,
-        )
+        asked = _transparent(arrived, None)
         try:
             principal = self._everybody or await self._whoever(self._head(arrived))
             refuse_large(scope["headers"], self._settings.max_body_bytes)
@@ -198,14 +192,7 @@ class Handshake:
                 asking = authenticate(self._settings.identify, self._head(arrived))
                 principal = asking if isinstance(asking, str) else await asking
                 arrived.shape = self._shapes.of(scope["headers"])
-            asked = PhaseOne(
-                path=bound_path(route_path(scope, arrived.path)),
-                mode=_TRANSPARENT,
-                client_correlation_id=key,
-                callback=None,
-                requested_ttl_ms=None,
-            )
-            return await self._phase_one(asked, arrived, principal, receive, endpoint)
+            return await self._phase_one(_transparent(arrived, key), arrived, principal, receive, endpoint)
         except TwoPHPError as error:
             return failed(error, scope, self._conditions)
 
@@ -476,6 +463,17 @@ class Handshake:
 
 def _is_refused(told: Settled | IntentDecision) -> bool:
     return isinstance(told, IntentDecision) and told.code is not None
+
+
+def _transparent(arrived: Arrived, client_id: str | None) -> PhaseOne:
+    """What a plain request is registered as."""
+    return PhaseOne(
+        path=bound_path(route_path(arrived.scope, arrived.path)),
+        mode=_TRANSPARENT,
+        client_correlation_id=client_id,
+        callback=None,
+        requested_ttl_ms=None,
+    )
 
 
 def _intent_of(decision: IntentDecision) -> Intent:
